@@ -46,6 +46,10 @@ RESULTS: dict[str, Field] = {
         tpot_seconds=("s", "time for each token after it, the mean"),
         itl_seconds=("s", "the same of each request"),
         multiplied_out=("", "matrices in factors that were multiplied, as the kernels take whole ones"),
+        padded_heads=(
+            "heads",
+            "query heads of zeros beside the model's own, so that all cores have as many",
+        ),
     ),
     **known(
         "programs/gpu/",

@@ -278,6 +278,7 @@ ROWS: dict[str, list[Row]] = {
         Row("bits", 4, "measured.hbm_bytes.read", FALLS, None, "codes and scales are read"),
         Row("group", 32, "measured.hbm_bytes.read", GROWS, {"bits": 4}, "twice as many scales"),
         Row("symmetric", True, "measured.hbm_bytes.read", FALLS, {"bits": 4}, "no zeros"),
+        Row("stored", True, "measured.transpose_flops", GROWS, None, "matrices of the MLP are transposed at each pass"),
     ],
     "xuv neuron": [
         Row("kernel", "naive", "measured.macs", GROWS, {"block_n": 256}, "x u anew for each block of columns"),
@@ -486,6 +487,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     *((f"llama {on}", {"block": 16}, "of the ranks of --ratio") for on in ("mesh", "neuron")),
     *((f"llama {on}", NUMBERS | {"ratio": 0.5}, "gives shapes only") for on in ("mesh", "neuron")),
     ("llama mesh", {"ratio": 0.5, "bits": 3}, "and this model has some in two factors"),
+    ("llama neuron", {"stored": True, "bits": 4}, "this model's are in codes"),
     ("xuv neuron", {"kernel": "dense"}, "has no rank"),
     ("xuv neuron", {"kernel": "dense", "r": None, "block_r": 64}, "has no rank"),
     ("xuv neuron", {"kernel": "naive", "sums": "tile"}, "--sums tile"),

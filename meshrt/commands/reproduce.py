@@ -102,7 +102,7 @@ def neuronmm(tables: tuple[str, ...], **options: Any) -> None:
     """NeuronMM (2025) on NeuronCores: Tables 1, 3, 4, 5, 6, 7 and Figure 6, by shape.
 
     TABLE is 1, 3 to 7 or figure6; without any, all of them, which takes a few minutes: share it out with mpirun. Or
-    tp32, which is not of the paper: AWS's own latencies on 32 cores.
+    tp32, which is not of the paper: AWS's own latencies on 32 cores. Each table is printed as soon as it is done.
 
     Published kernels are run as they are by meshrt.nki, after a comparison with NumPy: some seconds each for Tables 1
     and 7, a minute or two for each of Table 4. Nothing is fetched.
@@ -119,17 +119,18 @@ def reproduce_neuronmm(
 
     from meshrt.studies.files import check_outputs
     from meshrt.studies.neuronmm import reproduce as study
-    from meshrt.studies.neuronmm.printed import said
+    from meshrt.studies.neuronmm.printed import print_part, said, summary
     from meshrt.studies.store import open_store
 
     names = _chosen("table or figure", tables, study.NAMES) if tables else study.OF_THE_PAPER
     check_outputs(csv_folder, png_folder)
     console = shared.start(comm, json_path, quiet, form=form)
     machine, folder = find_neuron_device(device), None if kernels is None else Path(kernels)
-    document = study.reproduce(comm, console, names, machine, open_store(cache, "neuronmm"), folder)
+    show = print_part if console.loud and form == "table" else None
+    document = study.reproduce(comm, console, names, machine, open_store(cache, "neuronmm"), folder, show)
     if comm.rank == 0:
         written = study.write_files(document, csv_folder, png_folder)
-        _deliver(document, written, said(document), form, json_path, quiet)
+        _deliver(document, written, (summary if form == "table" else said)(document), form, json_path, quiet)
     return 0
 
 
@@ -168,7 +169,7 @@ def deinfer(tables: tuple[str, ...], **options: Any) -> None:
     """DeInfer (DAC 2026) on tensor-parallel GPUs: Tables 1 and 3 to 6, Figures 1 and 5 to 7, by shape.
 
     TABLE is 1, 3, 4, 5, 6, figure5, figure6 or figure7 (which has Figure 1); without any, all of them, which takes ten
-    minutes: share it out with mpirun.
+    minutes: share it out with mpirun. Each table is printed as soon as it is done, and what was run is kept.
     """
     sys.exit(failure.run_guarded(lambda comm, board: reproduce_deinfer(comm, tables, **options)))
 
@@ -185,10 +186,11 @@ def reproduce_deinfer(
     names = _chosen("table or figure", tables, study.NAMES)
     check_outputs(csv_folder, None)
     console = shared.start(comm, json_path, quiet, form=form)
-    document = study.reproduce(comm, console, names, open_store(cache, "deinfer"))
+    show = study.print_part if console.loud and form == "table" else None
+    document = study.reproduce(comm, console, names, open_store(cache, "deinfer"), show)
     if comm.rank == 0:
-        written = study.write_files(document, csv_folder)
-        _deliver(document, written, study.said(document), form, json_path, quiet)
+        parts = study.summary(document) if form == "table" else study.said(document)
+        _deliver(document, study.write_files(document, csv_folder), parts, form, json_path, quiet)
     return 0
 
 

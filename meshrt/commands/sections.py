@@ -20,7 +20,7 @@ SECTIONS: dict[str, str] = {
         preemption""",
     "Experts": "experts expert_grid dispatch capacity drop router experts_run routing routing_seed place top",
     "Fewer bits, lower rank": """ratio block bits group symmetric ranks compensator_bits compensators compensator_memory
-        activations head_bits""",
+        activations head_bits stored""",
     "A part for the whole": "layers layers_run steps_run layers_only payload",
     MACHINE: "",
     "Output": """json_path html form expect quiet all_rows text logits maps trace trace_cores checkpoint every resume

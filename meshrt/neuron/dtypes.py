@@ -11,13 +11,16 @@ float32 = np.dtype(np.float32)
 float16 = np.dtype(np.float16)
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 uint8 = np.dtype(np.uint8)
-DTYPES: dict[str, np.dtype[Any]] = {"float32": float32, "float16": float16, "bfloat16": bfloat16, "uint8": uint8}
+int8 = np.dtype(np.int8)
+DTYPES: dict[str, np.dtype[Any]] = {
+    "float32": float32, "float16": float16, "bfloat16": bfloat16, "uint8": uint8, "int8": int8,
+}  # fmt: skip
 # What tiles of `meshrt.nki` can be beyond these: 8-bit floats, whole numbers, truth values.
 WIDER: dict[str, np.dtype[Any]] = {
     name: np.dtype(kind)
     for name, kind in {
         "float8_e4m3": ml_dtypes.float8_e4m3, "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
-        "float8_e5m2": ml_dtypes.float8_e5m2, "int8": np.int8, "int16": np.int16,
+        "float8_e5m2": ml_dtypes.float8_e5m2, "int16": np.int16,
         "uint16": np.uint16, "int32": np.int32, "uint32": np.uint32, "bool": np.bool_,
     }.items()
 }  # fmt: skip

@@ -20,6 +20,7 @@ from meshrt.neuron.dtypes import DTYPES as DTYPES
 from meshrt.neuron.dtypes import bfloat16 as bfloat16
 from meshrt.neuron.dtypes import float16 as float16
 from meshrt.neuron.dtypes import float32 as float32
+from meshrt.neuron.dtypes import int8 as int8
 from meshrt.neuron.dtypes import uint8 as uint8
 from meshrt.neuron.isa import shared_identity as shared_identity
 from meshrt.neuron.operand import Operand

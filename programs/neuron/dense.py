@@ -21,6 +21,7 @@ from meshrt.programs.neuron.blocks import (
     width,
     within,
 )
+from meshrt.programs.neuron.coded import scaled
 
 BASELINE = Blocks(1024, 1024, 1024, 1024)
 
@@ -41,6 +42,7 @@ def matmul(left_t: Tile, right: Tile | Loaded, blocks: Blocks, sums: Any) -> Til
                 a = load_block(left_t, k, m)
                 for rows in spans(m, P):
                     add_products(strip[rows.start], a, within(rows, m), b, first=k.start == 0)
+        scaled([*strip.values()], right, n)
         for rows in tiles_of(m_size, blocks.m):
             nl.store(out[rows, n], cast(strip.pop(rows.start), out.dtype))
     return out

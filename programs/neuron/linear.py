@@ -16,7 +16,7 @@ from meshrt.programs.neuron.blocks import (
     width,
     within,
 )  # fmt: skip
-from meshrt.programs.neuron.coded import Coded
+from meshrt.programs.neuron.coded import Coded, scaled
 from meshrt.programs.neuron.norm import on_all_partitions
 
 LINEAR = Blocks(m=512, k=1024, n=1024)
@@ -58,6 +58,7 @@ def linear(x: Tile, w: Matrix, bias: Tile | None = None, out: Tile | None = None
                 block = load_block(w, k, n)
                 for total, rows in zip(totals, spans(m, P), strict=True):
                     add_products(total, xs[k.start], within(rows, m), block, first=k.start == 0)
+            scaled(totals, w, n)
             if bias is not None:
                 spread = on_all_partitions(bias[:, n])
                 for total in totals:

@@ -1,10 +1,11 @@
 """LLaMA on NeuronCores, end to end: dense, or with the MLP compressed as by NeuronMM."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.models.family import DENSE, check_plain, family_of
@@ -22,6 +23,7 @@ from meshrt.programs.generation.prompt import read_prompt
 from meshrt.programs.generation.several import one_by_one
 from meshrt.programs.neuron.engine import NeuronEngine
 from meshrt.programs.neuron.model import place_model
+from meshrt.programs.neuron.padding import padded
 from meshrt.programs.quantizing import Bits, Group, Symmetric, quantized_by_shape
 from meshrt.several import Runs
 
@@ -48,6 +50,7 @@ def run(
     bits: Bits = None,
     group: Group = None,
     symmetric: Symmetric = False,
+    stored: Annotated[bool, "matrices of the MLP lie as in a checkpoint; each pass transposes them"] = False,
     temperature: shared.Temperature = 0.0,
     top_k: shared.TopK = 0,
     top_p: shared.TopP = 1.0,
@@ -63,8 +66,8 @@ def run(
     Matrices in factors (`meshrt compress`) are multiplied as such, the MLP by NeuronMM's Algorithm 3. Those in codes
     (`meshrt quantize`) are in HBM in 4 or 8 bits each, of which the cores make numbers tile by tile; those with
     compensators are multiplied out as they are loaded. Several cores share heads and columns of the MLP, and add their
-    partial sums over a ring. The report has the time to the first token and for each after it, and what crossed between
-    HBM and SBUF for them.
+    partial sums over a ring; heads that do not come out even are padded with zeros. The report has the time to the
+    first token and for each after it, and what crossed between HBM and SBUF for them.
 
     \b
     Examples:
@@ -89,13 +92,17 @@ def run(
         return one_by_one(cores.control, cores.payload, folder, config.vocab_size, positions, prompts, asked, kept)
     config = compressing.compressed_by_shape(config, cores.payload, ratio, block)
     config = quantized_by_shape(config, cores.payload, bits, group, symmetric, None, None)
+    if stored and config.quantized:
+        raise UsageError("--stored is of matrices as numbers, or of their factors, and this model's are in codes")
     config = config if layers is None else replace(config, layers=layers)
     source = checked_checkpoint(folder, config) if cores.payload else None
     words = read_prompt(cores.control, folder, config.vocab_size, asked)
     shared.check_positions(asked, cores.payload, len(words), config.max_positions)
     keep = open_keep(cores, settings(cores), config, source, words, arguments)
     kind = DTYPES[dtype or config.dtype or "float32"]
-    engine = NeuronEngine(cores, config, place_model(cores, config, source, kind, len(words) + max_new_tokens))
+    own_heads = config.heads
+    config, weights = padded(config, source, cores.count)
+    engine = NeuronEngine(cores, config, place_model(cores, config, weights, kind, len(words) + max_new_tokens, stored))
     generation = generate(cores, engine, words, choice, keep, logits is not None)
     write_logits(cores.control, asked, generation)
     decoded = engine.seconds("decode")
@@ -106,4 +113,5 @@ def run(
         "ttft_seconds": engine.seconds("prefill"),
         "tpot_seconds": decoded / engine.steps if decoded is not None and engine.steps else None,
         **({"multiplied_out": multiplied} if multiplied else {}),
+        **({"padded_heads": config.heads - own_heads} if config.heads > own_heads else {}),
     }

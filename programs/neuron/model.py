@@ -40,14 +40,16 @@ class Share:
     identity: Tile
 
 
-def place_model(cores: Cores, config: Config, checkpoint: Checkpoint | None, dtype: Any, room: int) -> list[Share]:
-    """The model on the cores of this rank, with room for so many tokens in the cache."""
+def place_model(
+    cores: Cores, config: Config, checkpoint: Checkpoint | None, dtype: Any, room: int, stored: bool = False
+) -> list[Share]:
+    """The model on the cores of this rank, with room for so many tokens in the cache; `stored` is that of `Layer`."""
     heads = share_heads(config, cores.count)
     return [
         Share(
             core,
             heads,
-            place_weights(core, config, checkpoint, dtype, cores.count, room),
+            place_weights(core, config, checkpoint, dtype, cores.count, room, stored),
             tuple(new_cache(core, heads, room, dtype) for _ in range(config.layers)),
             nl.shared_identity(core, dtype),
         )
@@ -117,6 +119,9 @@ def embed(family: Family, share: Share, ids: Sequence[int], position: int) -> Ti
 def mlp(share: Share, layer: Layer, x: Tile) -> Tile:
     """x [T, H] -> this core's part of the MLP's result [T, H]."""
     gate, up, down, biases = layer.gate, layer.up, layer.down, layer.inner_biases
+    if layer.stored:  # made anew at each pass, and gone after it
+        gate = None if gate is None else turned(gate, share.identity)
+        up, down = turned(up, share.identity), turned(down, share.identity)
     if isinstance(gate, tuple) and isinstance(up, tuple) and isinstance(down, tuple) and not biases:
         return svd_mlp(x, gate, up, down, FUSED, nl.float32, activation=layer.activation)
     x_t = transposed(x, share.identity)
@@ -127,6 +132,18 @@ def mlp(share: Share, layer: Layer, x: Tile) -> Tile:
     del inner  # HBM
     out = product(transposed(active, share.identity), down)
     return out if layer.down_bias is None else add_row(out, layer.down_bias)
+
+
+def turned(w: Matrix, identity: Tile) -> Matrix:
+    """A matrix, or both factors, [out, in] -> [in, out], through HBM by a kernel of its own: the published program's
+    `weight.t()` before each of its kernels.
+    """
+    if isinstance(w, tuple):
+        u, v = (transposed(factor, identity) for factor in w)
+        return u, v
+    if not isinstance(w, Tile):
+        raise TypeError("a matrix in codes lies as its kernel reads it")
+    return transposed(w, identity)
 
 
 def product(x_t: Tile, w: Matrix) -> Tile:

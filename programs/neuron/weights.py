@@ -26,7 +26,8 @@ from meshrt.records import dataclass
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer's tensors, [in, out]: of this core's heads, and of its columns of the MLP.
+    """One layer's tensors, [in, out]: of this core's heads, and of its columns of the MLP. `stored`: gate, up and down
+    are [out, in], as in a checkpoint, and so are their factors.
 
     `qkv` has the three matrices as one, or one by one where some are in factors. `head_norms` [1, D] are those of
     queries and of keys. Biases that are added once are those of the first core, whose sum brings them in.
@@ -49,6 +50,7 @@ class Layer:
     activation: forms.Activation
     window: int | None
     rope: int
+    stored: bool
 
 
 @dataclass(frozen=True)
@@ -66,18 +68,9 @@ class Weights:
 
 
 def share_heads(config: Config, cores: int) -> Heads:
-    """What heads each of `cores` NeuronCores has: where there are more cores than heads of keys and values, several
-    have the same one, and its query heads among them. UsageError where they do not come out even.
+    """What heads each of `cores` NeuronCores has, of a model that has as many for each (padding.py): where there are
+    more cores than heads of keys and values, several have the same one, and its query heads among them. UsageError.
     """
-    if (config.kv_heads % cores and cores % config.kv_heads) or config.heads % cores:
-        fits = [
-            n for n in range(1, config.heads + 1)
-            if config.heads % n == 0 and (config.kv_heads % n == 0 or n % config.kv_heads == 0)
-        ]  # fmt: skip
-        raise UsageError(
-            f"--cores is {cores}; the {config.heads} heads of the model, with {config.kv_heads} of keys and values, can"
-            f" be shared by {', '.join(map(str, fits))} cores"
-        )
     if config.head_dim > nl.tile_size.psum_fmax:
         raise UsageError(
             f"a head of {config.head_dim} is more than the {nl.tile_size.psum_fmax} float32 of a bank, its sums' place"
@@ -87,9 +80,10 @@ def share_heads(config: Config, cores: int) -> Heads:
 
 
 def place_weights(
-    core: NeuronCore, config: Config, checkpoint: Checkpoint | None, dtype: Any, cores: int, positions: int
-) -> Weights:
-    """Read a core's share of the model into its HBM; without a checkpoint, by shape."""
+    core: NeuronCore, config: Config, checkpoint: Checkpoint | None, dtype: Any, cores: int, positions: int,
+    stored: bool = False,
+) -> Weights:  # fmt: skip
+    """Read a core's share of the model into its HBM; without a checkpoint, by shape. `stored` is that of `Layer`."""
     if checkpoint is not None and config.quantized:
         checkpoint = multiplied_out(checkpoint, config)
     heads, family = share_heads(config, cores), family_of(config)
@@ -99,13 +93,15 @@ def place_weights(
     columns, words = part(core.index, cores, inner), part(core.index, cores, config.vocab_size)
     every = slice(None)
 
-    def tensor(shape: tuple[int, ...], *reads: tuple[str, tuple[slice, ...]]) -> Tile:
-        """Rows of checkpoint tensors, one below the other and then transposed: [in, out]; a vector is a row."""
+    def tensor(shape: tuple[int, ...], *reads: tuple[str, tuple[slice, ...]], as_read: bool = False) -> Tile:
+        """Rows of checkpoint tensors, one below the other and then transposed, [in, out], or not; a vector is a row."""
         if checkpoint is None:
-            return core.tensor_of(shape, dtype)
+            return core.tensor_of(shape[::-1] if as_read else shape, dtype)
         rows = [np.atleast_2d(checkpoint.read(name, *index).astype(np.float32)) for name, index in reads]
         vector = rows[0].shape[0] == 1 and len(reads[0][1]) == 1
-        return core.tensor_of(np.concatenate(rows, axis=1) if vector else np.concatenate(rows).T, dtype)
+        if vector:
+            return core.tensor_of(np.concatenate(rows, axis=1), dtype)
+        return core.tensor_of(np.concatenate(rows) if as_read else np.concatenate(rows).T, dtype)
 
     def vector(name: str, size: int, index: slice = every) -> Tile:
         return tensor((1, size), (name, (index,)))
@@ -118,24 +114,28 @@ def place_weights(
         read = None if checkpoint is None else checkpoint.read(name + ".weight").astype(np.float32)
         return core.tensor_of((rows, hidden) if read is None else read, dtype)
 
-    def matrix(source: forms.Matrix, rows: slice, across: slice) -> Matrix:
+    def matrix(source: forms.Matrix, rows: slice, across: slice, as_read: bool = False) -> Matrix:
         """W^T of the checkpoint's [out, in] at [across, rows]; or U and V, of which one side is cut."""
         if not isinstance(source.form, forms.LowRank):
-            return whole((source,), rows, (across,))
+            return whole((source,), rows, (across,), as_read)
         u, v = source.factors()
-        return side_by_side((u,), rows, (every,)), side_by_side((v,), every, (across,))
+        return side_by_side((u,), rows, (every,), as_read), side_by_side((v,), every, (across,), as_read)
 
-    def whole(several: Sequence[forms.Matrix], rows: slice, across: Sequence[slice]) -> Whole:
+    def whole(
+        several: Sequence[forms.Matrix], rows: slice, across: Sequence[slice], as_read: bool = False
+    ) -> Whole:  # fmt: skip
         """Matrices that are no factors, side by side: numbers, or codes; those with a compensator, multiplied out."""
         if all(isinstance(one.form, Quantized) and not one.form.rank for one in several):
             return place_codes(core, checkpoint, several, rows, across, dtype)
-        return side_by_side(several, rows, across)
+        return side_by_side(several, rows, across, as_read)
 
-    def side_by_side(several: Sequence[forms.Matrix], rows: slice, across: Sequence[slice]) -> Tile:
+    def side_by_side(
+        several: Sequence[forms.Matrix], rows: slice, across: Sequence[slice], as_read: bool = False
+    ) -> Tile:  # fmt: skip
         pairs = list(zip(several, across, strict=True))
         width = sum(len(range(source.columns)[columns]) for source, columns in pairs)
         reads = [(source.name + ".weight", (columns, rows)) for source, columns in pairs]
-        return tensor((len(range(several[0].rows)[rows]), width), *reads)
+        return tensor((len(range(several[0].rows)[rows]), width), *reads, as_read=as_read)
 
     def layer(source: forms.Layer) -> Layer:
         attention, index = (source.q, source.k, source.v), (queries, keys, keys)
@@ -155,15 +155,16 @@ def place_weights(
             tuple(vector(one.name + ".weight", dim) for one in source.head_norms),
             None if source.after_attention is None else norm(source.after_attention),
             norm(source.mlp_norm),
-            None if mlp.gate is None else matrix(mlp.gate, every, columns),
-            matrix(mlp.up, every, columns),
-            matrix(mlp.down, columns, every),
+            None if mlp.gate is None else matrix(mlp.gate, every, columns, stored),
+            matrix(mlp.up, every, columns, stored),
+            matrix(mlp.down, columns, every, stored),
             tuple(vector(one.name + ".bias", columns.stop - columns.start, columns) for one in mlp.inner if one.bias),
             vector(mlp.down.name + ".bias", hidden) if mlp.down.bias and first else None,
             None if source.after_mlp is None else norm(source.after_mlp),
             mlp.activation,
             source.window,
             source.rope,
+            stored,
         )
 
     embedding = table(family.embedding, config.vocab_size)

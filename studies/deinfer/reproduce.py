@@ -3,7 +3,7 @@
 By shape, in virtual time, on presets whose numbers have sources of their own (`meshrt devices`); none is fitted.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from time import perf_counter
 from typing import Any
@@ -80,12 +80,30 @@ WHY: dict[str, tuple[str, ...]] = {
 }
 
 
-def reproduce(comm: Any, console: Console, names: Sequence[str], store: Store) -> dict[str, Any]:
-    """Emulate what these tables and figures describe, shared out to the ranks: the report, on all of them."""
+def reproduce(
+    comm: Any, console: Console, names: Sequence[str], store: Store,
+    show: Callable[[dict[str, Any], str], object] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Emulate what these tables and figures describe, shared out to the ranks: the report, on all of them.
+
+    `show(report so far, name)` is called on rank 0 as soon as a table or figure is done.
+    """
     start = perf_counter()
     rows: list[Row] = []
     points: dict[str, list[LoadPoint]] = {}
     claims: list[Finding] = []
+
+    def report() -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "paper": "deinfer",
+            "rows": [row.json() for row in rows],
+            "points": {name: [asdict(point) for point in line] for name, line in points.items()},
+            "claims": [claim.json() for claim in claims],
+            "why": {name: list(WHY[name]) for name in names},
+            "host": {"ranks": comm.size, "wall_seconds": perf_counter() - start, "version": __version__},
+        }
+
     for name in names:
         for last in (False, True):  # the first time only asks for runs
             if name in TABLES:
@@ -98,15 +116,9 @@ def reproduce(comm: Any, console: Console, names: Sequence[str], store: Store) -
             if not last:
                 console.text(f"{title(name)}: {len(store.pending)} runs to do, {perf_counter() - start:.0f} s so far\n")
                 store.run(comm, console, f"{title(name)}, runs")
-    return {
-        "schema": SCHEMA,
-        "paper": "deinfer",
-        "rows": [row.json() for row in rows],
-        "points": {name: [asdict(point) for point in line] for name, line in points.items()},
-        "claims": [claim.json() for claim in claims],
-        "why": {name: list(WHY[name]) for name in names},
-        "host": {"ranks": comm.size, "wall_seconds": perf_counter() - start, "version": __version__},
-    }
+        if show is not None and comm.rank == 0:
+            show(report(), name)
+    return report()
 
 
 def title(name: str) -> str:
@@ -128,23 +140,39 @@ def print_reproduction(report: dict[str, Any], form: str = "table") -> None:
     put(said(report), form)
 
 
+def print_part(report: dict[str, Any], name: str) -> None:
+    put(part(report, name))
+
+
 def said(report: dict[str, Any]) -> Iterator[str | Grid]:
     """One table for each of the paper's, the figures' points, the claims, and why they differ."""
+    for name in report["why"]:
+        yield from part(report, name)
+    yield from summary(report)
+
+
+def part(report: dict[str, Any], name: str) -> Iterator[str | Grid]:
+    """One table or figure, and why published and emulated differ."""
     from meshrt.studies.waferllm.printed import compared, number, table, why
 
-    for name in dict.fromkeys(row["table"] for row in report["rows"]):
-        yield from compared(title(name), [row for row in report["rows"] if row["table"] == name])
-        yield from why(report["why"][name])
-    for name, line in report["points"].items():
+    if name in report["points"]:
         lines = [
             (
                 point["subject"], point["link"], point["system"], point["tp"],
                 Cell(point["ratio"], f"{point['ratio']:.0%}"), number(point["tokens_per_second"]),
             )
-            for point in line
+            for point in report["points"][name]
         ]  # fmt: skip
         yield from table(title(name), ("of", "link", "system", "GPUs", "ratio", "tokens/s"), lines)
-        yield from why(report["why"][name])
+    else:
+        yield from compared(title(name), [row for row in report["rows"] if row["table"] == name])
+    yield from why(report["why"][name])
+
+
+def summary(report: dict[str, Any]) -> Iterator[str | Grid]:
+    """What the paper says, and what was found."""
+    from meshrt.studies.waferllm.printed import table
+
     holds = {True: "yes", False: "no", None: ""}
     claims = [(claim["where"], claim["says"], claim["found"], holds[claim["holds"]]) for claim in report["claims"]]
     yield from table("What the paper says, and what was found", ("where", "says", "emulated", "holds"), claims)

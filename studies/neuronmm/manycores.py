@@ -49,10 +49,7 @@ LIKE: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # models that are not pac
         "num_key_value_heads": 32,
     }),
     "llama2-70b": ("llama3-70b", {"vocab_size": 32000, "rope_theta": 10000.0}),
-    "codellama-13b": ("llama2-13b", {  # its 40 heads padded, so that 32 cores have as many
-        "vocab_size": 32016, "rope_theta": 1000000.0, "num_attention_heads": 64, "num_key_value_heads": 64,
-        "head_dim": 128,
-    }),
+    "codellama-13b": ("llama2-13b", {"vocab_size": 32016, "rope_theta": 1000000.0}),
 }  # fmt: skip
 
 

@@ -13,15 +13,29 @@ def print_reproduction(report: dict[str, Any], form: str = "table") -> None:
     put(said(report), form)
 
 
+def print_part(report: dict[str, Any], name: str) -> None:
+    put(part(report, name))
+
+
 def said(report: dict[str, Any]) -> Iterator[str | Grid]:
     """Each of the paper's tables with its reasons, the curves, what the times are made of, and what it all comes to."""
-    for name, reasons in report["why"].items():
-        yield from compared(title(name), [row for row in report["rows"] if row["table"] == name])
-        if name == "figure6":
-            yield from _curves(report["curves"]["figure6"])
-        yield from _shares([share for share in report["shares"] if share["table"] == name])
-        yield from why(reasons)
-    yield ("\nEmulated over published")
+    for name in report["why"]:
+        yield from part(report, name)
+    yield from summary(report)
+
+
+def part(report: dict[str, Any], name: str) -> Iterator[str | Grid]:
+    """One table or figure, what its times are made of, and why published and emulated differ."""
+    yield from compared(title(name), [row for row in report["rows"] if row["table"] == name])
+    if name == "figure6":
+        yield from _curves(report["curves"]["figure6"])
+    yield from _shares([share for share in report["shares"] if share["table"] == name])
+    yield from why(report["why"][name])
+
+
+def summary(report: dict[str, Any]) -> Iterator[str]:
+    """What the cells of each table come to."""
+    yield "\nEmulated over published"
     yield from map(_summary, report["summary"])
 
 

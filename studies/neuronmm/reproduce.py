@@ -36,24 +36,41 @@ OF_THE_PAPER = tuple(name for name in NAMES if name != "tp32")
 
 
 def reproduce(
-    comm: Any, console: Console, names: Sequence[str], device: NeuronDevice, store: Store, kernels: Path | None = None
-) -> dict[str, Any]:
+    comm: Any, console: Console, names: Sequence[str], device: NeuronDevice, store: Store, kernels: Path | None = None,
+    show: Callable[[dict[str, Any], str], object] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Emulate what these tables describe, shared out to the ranks: the report, on all of them. `kernels` is a checkout
-    of the paper's own, which are run beside ours. UsageError.
+    of the paper's own, which are run beside ours. `show(report so far, name)` is called on rank 0 as soon as a table is
+    done. UsageError.
     """
     start = perf_counter()
     rows: list[Row] = []
     beside: list[Row] = []
     checkout, asked, done = None, list[Cell](), list[Outcome]()
+    all_shares: list[Shares] = []
+    line: list[KernelPoint] = []
+    why: dict[str, list[str]] = {}
+
+    def report() -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "paper": "neuronmm",
+            "device": {key: value for key, value in asdict(device).items() if key != "sources"},
+            "rows": [row.json() for name in names for row in (*rows, *beside) if row.table == name],
+            **({} if checkout is None else {"kernels": checkout.json()}),
+            "curves": {"figure6": [point.json() for point in line]} if line else {},
+            "shares": [share.json() for share in all_shares],
+            "summary": [summary(name, [row for row in rows if row.table == name]) for name in why],
+            "why": why,
+            "host": {"ranks": comm.size, "wall_seconds": perf_counter() - start, "version": __version__},
+        }
+
     if kernels is not None:
         asked = theirs.wanted(names, device)
         checkout = _found(comm, kernels, asked, device)
         console.text("Kernels of the checkout are right; they are run by shape\n")
         done = theirs.run_theirs(comm, console, checkout, device, asked)
         console.clear()
-    all_shares: list[Shares] = []
-    line: list[KernelPoint] = []
-    why = {}
     for name in names:
         table = TABLES[name]
         table(device, store.emulate)  # the first time only asks for runs
@@ -69,18 +86,9 @@ def reproduce(
             beside += theirs.rows(name, asked, done, checkout, store.emulate)
         if name == "figure6":
             line = points(device, store.emulate)
-    return {
-        "schema": SCHEMA,
-        "paper": "neuronmm",
-        "device": {key: value for key, value in asdict(device).items() if key != "sources"},
-        "rows": [row.json() for name in names for row in (*rows, *beside) if row.table == name],
-        **({} if checkout is None else {"kernels": checkout.json()}),
-        "curves": {"figure6": [point.json() for point in line]} if line else {},
-        "shares": [share.json() for share in all_shares],
-        "summary": [summary(name, [row for row in rows if row.table == name]) for name in names],
-        "why": why,
-        "host": {"ranks": comm.size, "wall_seconds": perf_counter() - start, "version": __version__},
-    }
+        if show is not None and comm.rank == 0:
+            show(report(), name)
+    return report()
 
 
 def _found(comm: Any, folder: Path, asked: Sequence[Cell], device: NeuronDevice) -> Checkout:

@@ -24,6 +24,7 @@ GPUS = {"1 GPU": 1, "8 GPUs": 8, "2x8 GPUs": 16}
 # Section 7.1: what LLaMA2 and LLaMA3 run on in Tables 2 and 5.
 PREFILL_MESH = {"llama3-8b": 660, "llama2-13b": 750}
 DECODE_MESH = {"llama3-8b": 360, "llama2-13b": 375}
+NOMINAL_CORES = 850_000  # of a WSE-2, sections 1 and 7
 
 # Section 7.5 has "37x the power"; the energy ratios of Tables 6 to 8 follow from their own times with 37.5.
 WSE_A100_POWER = 37.5

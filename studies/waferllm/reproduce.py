@@ -71,6 +71,8 @@ WHY: dict[str, tuple[str, ...]] = {
     "5": (
         "The paper does not say what else a core's 48 KB hold, nor how layers are spread over the wafer: code, "
         "activations and buffers take nothing here. The ratio of the policies does not depend on it.",
+        "As published: as many regions as 850,000 cores are by area, more than the wafer has room for, every matrix "
+        "padded at each core; for LLaMA3-8B that is what the paper has, for LLaMA2-13B it is not.",
     ),
     "6": (_SOFTWARE, _FP16, "The paper names no core count: the best of the emulated ones stands here.", _JOULES),
     "7": ("As Table 3.", _JOULES),

@@ -183,7 +183,9 @@ class Alone:
 def test_table_1_is_measured(comm: Any) -> None:
     """LLaMA-3-70B, numbers a token and layer. h = 8192, h_kv = 1024, m = 28672, ranks 4916 and 614 as published: Base
     4h + 4h_kv + 4m + 2h; DeInfer gathers 4916 + 2 x 614 and 2 x 4916, and sums 2 x 4916 at twice the cost."""
-    told = deinfer.reproduce(comm, Console(), ("1",), Store())
+    shown = []
+    told = deinfer.reproduce(comm, Console(), ("1",), Store(), lambda part, name: shown.append((name, part["rows"])))
+    assert shown == [("1", told["rows"])] * (comm.rank == 0)  # as soon as a table is done, on one rank
     rows = {(row["subject"], row["system"], row["column"]): row for row in told["rows"]}
     base = rows["LLaMA-3-70B", "Base", "both, as printed"]
     assert base["emulated"] == base["published"] == 167_936 == 6 * 8192 + 4 * 1024 + 4 * 28672

@@ -68,8 +68,8 @@ CASES: dict[str, tuple[Callable[[NeuronCore], Any], type[MeshrtError], str]] = {
     "size 0": (lambda c: empty(c, 4, 0), U, "every axis needs a size"),
     "size 1.5": (lambda c: untyped(nl).ndarray((4, 1.5), F32, buffer=c.sbuf), U, "a whole number"),
     # dtypes
-    "dtype": (lambda c: nl.ndarray((4, 4), "float64", buffer=c.sbuf), U, "uint8, not float64"),
-    "dtype int": (lambda c: nl.exp(loaded(c, 4, 4), dtype=np.int32), U, "float32, float16, bfloat16, uint8, not"),
+    "dtype": (lambda c: nl.ndarray((4, 4), "float64", buffer=c.sbuf), U, "int8, not float64"),
+    "dtype int": (lambda c: nl.exp(loaded(c, 4, 4), dtype=np.int32), U, "float32, float16, bfloat16, uint8, int8, not"),
     "dtype of a tensor": (lambda c: tensor(c, 4, 4, dtype="complex64"), U, "not complex64"),
     "dtype of a load": (lambda c: nl.load(tensor(c, 4, 4), dtype=3), U, "not 3"),
     "sum in 16 bit": (
@@ -264,7 +264,10 @@ LINES = {
         3,
         "the tiles of one instruction take more than the 196608 bytes of a partition",
     ),
-    "nl.ndarray((4, 4), 'int32', buffer=core.sbuf)": (2, "tiles are float32, float16, bfloat16, uint8, not int32"),
+    "nl.ndarray((4, 4), 'int32', buffer=core.sbuf)": (
+        2,
+        "tiles are float32, float16, bfloat16, uint8, int8, not int32",
+    ),
     "nl.load(tile, mask=None)": (2, "TypeError: load() got an unexpected keyword argument 'mask'"),
     "nisa.bn_stats(tile)": (2, "AttributeError: module 'meshrt.neuron.isa' has no attribute 'bn_stats'"),
     "nl.load(tile, buffer=nl.sbuf)": (2, "nl.sbuf is no global here: say core.sbuf"),

@@ -147,12 +147,41 @@ def test_the_json_has_what_the_other_machines_have(comm: Any) -> None:
     assert {"wall_seconds", "mpi", "version", "bytes"} < set(report["host"])
 
 
+@pytest.mark.mpi(ranks=[1, 3])
+@pytest.mark.parametrize(
+    ("name", "cores", "more"),
+    [
+        ("llama-tiny", 3, 4),  # 4 heads of keys and values, two a core: 6, each of 2 query heads
+        ("gqa82", 6, 4),  # 2 are on 3 cores each, which have 2 of 4 query heads: 6 of each
+        pytest.param("llama-tiny", 16, 8, marks=pytest.mark.all),  # a query head a core: 16
+        pytest.param("gqa82", 5, 12, marks=pytest.mark.all),  # 5 of keys and values, each of 4
+        ("lowrankbias", 3, None),
+        pytest.param("qwen2", 3, None, marks=pytest.mark.all),
+    ],
+)
+def test_heads_that_do_not_come_out_even_are_padded(
+    name: str, cores: int, more: int | None, tmp_path: Path, comm: Any
+) -> None:
+    """The logits of transformers, and heads of zeros as worked out beside the cases."""
+    check(comm, name, cores, tmp_path)
+    if more is not None:
+        given = {"model": "llama-tiny" if name == "llama-tiny" else str(comm.bcast(tmp_path) / name)}
+        report = run_on_cores(comm, "llama", cores, prompt_ids="1,2", max_new_tokens=1, payload=False, **given)
+        assert comm.rank or report["result"]["padded_heads"] == more
+
+
 @pytest.mark.mpi(ranks=[1])
-def test_heads_that_do_not_come_out_even_are_refused(comm: Any) -> None:
-    says = "8 heads of the model, with 4 of keys and values, can be shared by 1, 2, 4, 8 cores"
-    for cores in (3, 16):
-        with pytest.raises(UsageError, match=says):
-            run_on_cores(comm, "llama", cores, model="llama-tiny")
+def test_more_cores_than_columns_are_refused(comm: Any) -> None:
+    given = {"model": "llama-tiny", "prompt_ids": "1,2", "max_new_tokens": 1, "payload": False, "layers": 1}
+    with pytest.raises(UsageError, match=r"--cores is 385; .* the model has 384 and 512: 384 cores at most"):
+        run_on_cores(comm, "llama", 385, **given)
+    assert run_on_cores(comm, "llama", 32, **given)["result"]["padded_heads"] == 24
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_model_whose_heads_come_out_even_has_no_others(comm: Any) -> None:
+    report = run_on_cores(comm, "llama", 8, model="llama-tiny", prompt_ids="1,2", max_new_tokens=1, payload=False)
+    assert "padded_heads" not in report["result"]
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -168,6 +197,38 @@ def test_a_ratio_makes_the_mlp_as_small_as_it_says(comm: Any) -> None:
     assert small["result"]["tpot_seconds"] < dense["result"]["tpot_seconds"]
     with pytest.raises(UsageError, match="add --payload none, or `meshrt compress` the model"):
         run_on_cores(comm, "llama", model="llama-tiny", ratio=0.2)
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("factors", [False, True])
+def test_matrices_as_stored_are_transposed_at_each_pass(factors: bool, cores: int, tmp_path: Path, comm: Any) -> None:
+    """The same logits; each pass reads the MLP's matrices once more, and writes them once, all of them in tiles of the
+    tensor engine: 2 x 128 x in x out operations, 128 being the rows of its identity, or fewer at an edge.
+    """
+    shape = CASES["gqa82"] | {"hidden_size": 256, "intermediate_size": 384}
+    names = [f"model.layers.{i}.mlp.{part}_proj" for i in range(shape["num_hidden_layers"])
+             for part in ("gate", "up", "down")]  # fmt: skip
+    rank = 128
+    shape |= {"low_rank": {"ranks": dict.fromkeys(names, rank)}} if factors else {}
+    folder = random_checkpoint(shape, tmp_path / "model", 3)
+    reports, logits = [], []
+    for stored in (False, True):
+        path = tmp_path / f"{stored}.npy"
+        given = {"prompt_ids": "1,2,3,4,5", "max_new_tokens": 3, "ignore_eos": True, "dtype": "float32"}
+        reports.append(
+            run_on_cores(comm, "llama", cores, model=str(folder), stored=stored, logits=str(path), **given)["measured"]
+        )
+        logits.append(np.load(path))
+    assert (logits[0] == logits[1]).all()
+    wide = rank * (cores * 256 + 384) if factors else 256 * 384  # every core has the whole of one factor's side
+    numbers = 3 * len(names) * wide  # of three passes
+    extra = {name: reports[1]["hbm_bytes"][name] - reports[0]["hbm_bytes"][name] for name in ("read", "written")}
+    assert extra == {"read": 4 * numbers, "written": 4 * numbers}
+    more = reports[1]["transpose_flops"] - reports[0]["transpose_flops"]
+    assert 0 < more <= 2 * 128 * numbers and (cores > 1 or more == 2 * 128 * numbers)
+    assert reports[1]["macs"] == reports[0]["macs"]
+    assert reports[1]["critical_path"]["seconds"] > reports[0]["critical_path"]["seconds"]
 
 
 @pytest.mark.mpi(ranks=[1])

@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,7 +21,7 @@ from meshrt.ranks.console import Console
 from meshrt.studies.neuronmm import manycores, published, speedups
 from meshrt.studies.neuronmm import model as neuronmm_model
 from meshrt.studies.neuronmm import tables as neuronmm_tables
-from meshrt.studies.neuronmm.printed import print_reproduction
+from meshrt.studies.neuronmm.printed import print_part, print_reproduction
 from meshrt.studies.neuronmm.published import TABLE1, TABLE3, TABLE4, TABLE7, Kernel
 from meshrt.studies.neuronmm.reproduce import NAMES, reproduce, write_files
 from meshrt.studies.neuronmm.shares import shares
@@ -237,7 +238,16 @@ def test_what_the_machine_refuses_is_said(comm: Any, small: None) -> None:
 def test_files_and_print_have_what_was_found(
     comm: Any, small: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = reproduce(comm, Console(), ("1", "figure6"), TRN1, Store())
+    shown = []
+
+    def show(report: dict[str, Any], name: str) -> None:
+        """As soon as a table is there: those after it are not."""
+        shown.append((name, {row["table"] for row in report["rows"]}, [*report["why"]]))
+        print_part(report, name)
+
+    told = reproduce(comm, Console(), ("1", "figure6"), TRN1, Store(), show=show)
+    assert shown == [("1", {"1"}, ["1"]), ("figure6", {"1", "figure6"}, ["1", "figure6"])]
+    in_parts = capsys.readouterr().out
     written = write_files(told, str(tmp_path), str(tmp_path))
     assert [Path(path).name for path in written] == ["tables.csv", "shares.csv", "figure6.csv", "figure6.png"]
     with (tmp_path / "figure6.csv").open() as stream:
@@ -251,6 +261,7 @@ def test_files_and_print_have_what_was_found(
     line = next(line for line in text.splitlines() if "latency, ms" in line)
     assert line.split()[-3:] == [f"{row['published']:.4g}", f"{row['emulated']:.4g}", f"{row['ratio']:.3g}"]
     assert "Why they differ" in text and "Figure 6, emulated, over M" in text
+    assert in_parts.strip() and text.startswith(in_parts) and text[len(in_parts) :].startswith("\nEmulated over")
 
 
 # -------------------------------------------------------------------------------------------------------- Table 7
@@ -273,9 +284,14 @@ def test_table_7_is_a_prefill_and_all_its_tokens(tmp_path: Path, monkeypatch: py
     (folder,) = (tmp_path / "meshrt" / "models").iterdir()
     config = read_config(folder)
     assert set(config.factored.values()) == {80} and len(config.factored) == 3 * config.layers
-    for subject, model in (("ratio 0", "llama-tiny"), ("ratio 0.2, rank 80", str(folder))):
-        told = {row.column: row for row in rows if row.subject == subject}
-        arguments = {"model": model, "dtype": "bfloat16", "prompt_tokens": 16, "max_new_tokens": 16}
+    both = [("ratio 0", "llama-tiny"), ("ratio 0.2, rank 80", str(folder))]
+    ways = [("llama-tiny", False), ("llama-tiny, weight.t()", True)]
+    for (subject, model), (system, stored) in product(both, ways):
+        told = {row.column: row for row in rows if (row.subject, row.system) == (subject, system)}
+        arguments = {
+            "model": model, "dtype": "bfloat16", "prompt_tokens": 16, "max_new_tokens": 16, "stored": stored,
+        }  # fmt: skip
+        assert told["TTFT"].derived == stored
         report = run_alone(Job("llama", (1, 1), TRN1, arguments)).report
         assert report is not None
         whole = report["measured"]["critical_path"]["seconds"]

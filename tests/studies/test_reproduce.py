@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from math import ceil
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -18,6 +19,7 @@ from measure import on_one_rank
 
 from meshrt.errors import UsageError
 from meshrt.mesh.presets import WSE2
+from meshrt.models.catalogue import find_model
 from meshrt.ranks.console import Console
 from meshrt.studies.files import check_folder, draw
 from meshrt.studies.rows import Row, off, summary
@@ -26,6 +28,7 @@ from meshrt.studies.sweep import Job, Outcome, run_alone, sweep
 from meshrt.studies.waferllm import gpus, models, published
 from meshrt.studies.waferllm.curves import CURVES, CheckedClaim, ProductPoint, claims
 from meshrt.studies.waferllm.energy import wafer_joules
+from meshrt.studies.waferllm.kvcache import area_job
 from meshrt.studies.waferllm.printed import print_part, print_reproduction
 from meshrt.studies.waferllm.published import Cell, Claim
 from meshrt.studies.waferllm.reproduce import NAMES, of_systems, reproduce, write_files
@@ -306,13 +309,30 @@ def test_table_5_fills_the_cache_beside_the_weights(comm: Any, monkeypatch: pyte
              (("concat", 10.0), ("shift", 80.0))]  # fmt: skip
     monkeypatch.setattr(published, "table", lambda number: cells)
     monkeypatch.setitem(published.DECODE_MESH, "llama-tiny", 8)
-    small = dataclasses.replace(WSE2, width=8, height=8, core_memory=40_000)
-    told = {row["column"]: row for row in reproduce(comm, Console(), ("5",), small, Store())["rows"]}
-    concat, shift = told["concat"]["emulated"], told["shift"]["emulated"]
-    assert concat > 1 and 8 * concat <= shift < 8 * (concat + 1)
-    assert told["shift / concat"]["emulated"] == shift / concat
-    assert told["shift / concat"]["ratio"] == shift / concat / 8
-    assert told["concat"]["memory_bytes"] <= 40_000
+    monkeypatch.setattr(published, "NOMINAL_CORES", 3 * 64 + 1)
+    small = dataclasses.replace(WSE2, width=8, height=8, core_memory=40_050)
+    rows = reproduce(comm, Console(), ("5",), small, Store())["rows"]
+    for system in published.PROGRAMS:
+        told = {row["column"]: row for row in rows if row["system"] == system}
+        concat, shift = told["concat"]["emulated"], told["shift"]["emulated"]
+        assert concat > 1 and 8 * concat <= shift < 8 * (concat + 1)
+        assert told["shift / concat"]["emulated"] == shift / concat
+        assert told["shift / concat"]["ratio"] == shift / concat / 8
+        assert told["concat"]["memory_bytes"] <= 40_050
+    # By area 2 of 4 layers in each of 3 regions. At a core of 8 x 8, of 128 numbers wide, as many queries, KEYS of keys
+    # and INNER of the MLP, there are tiles of 16 x 16 (two), 16 x KEYS / 8 (two), 16 x INNER / 8 (three), of 2 bytes.
+    config = json.loads((find_model("llama-tiny") / "config.json").read_text())
+    keys = config["num_key_value_heads"] * config["hidden_size"] // config["num_attention_heads"]
+    tiles = 2 * 16 * 16 + 2 * 16 * ceil(keys / 8) + 3 * 16 * ceil(config["intermediate_size"] / 8)
+    assert config["hidden_size"] == 128 and config["num_hidden_layers"] == 4
+    assert told["concat"]["emulated"] == (40_050 - 2 * 2 * tiles) // (2 * 2 * 2 * ceil(keys / 8))
+
+
+def test_table_5_by_area_has_the_weights_that_explain_llama3() -> None:
+    """Six regions of 360 x 360; tiles of 12 x 12, 12 x 3, 12 x 40 for six layers; 49,152 - 21,600 = 382 x 72 + 48."""
+    (job, note), (other, _) = (area_job(WSE2, model, "concat", side) for model, side in published.DECODE_MESH.items())
+    assert job.arguments["reserved"] == 6 * 2 * (2 * 12 * 12 + 2 * 12 * 3 + 3 * 12 * 40) == 21_600
+    assert note.startswith("6 of 32 layers in each of 6 regions") and other.arguments["layers"] == ceil(40 / 6)
 
 
 # ------------------------------------------------------------------------------------------------------- the store
