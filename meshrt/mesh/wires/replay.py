@@ -177,8 +177,9 @@ def _move(block: Cores, run: Run, tick: RunTick, passage: Passage) -> None:
 
 def _move_far(block: Cores, steps: bytes, landing: Landing, passage: Passage) -> None:
     """All that the packets of a lane do until the next message: the compiled core's `_leave`, `_move` and `_load`."""
-    alpha, pace = block.device.alpha, passage.pace
-    if counted := block.core.replay(steps, landing.address, passage.busy, alpha, passage.watch, *pace):
+    if counted := block.core.replay(
+        steps, landing.address, passage.busy, block.device.alpha, passage.watch, passage.taking, passage.tail
+    ):
         order.count(block, *counted)
 
 
@@ -193,9 +194,8 @@ def _exchange(block: Cores, lane: Lane, tick: RunTick, own: np.ndarray | None, p
         pending.append(block.comm.Isend(message.spec, message.rank, tag))
         block.ring(message.rank)
     for message in tick.recvs:
-        block.watch.waiting(message.rank, message.note)
-        block.wait(block.comm.Irecv(message.spec, message.rank, tag), message.rank, message.spec[0].nbytes)
-        block.watch.moving()
+        request = block.comm.Irecv(message.spec, message.rank, tag)
+        block.wait(request, message.rank, message.spec[0].nbytes, block.watch, message.note)
 
 
 def _load(lane: Lane, message: MessageBuffer) -> None:
