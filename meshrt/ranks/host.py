@@ -151,6 +151,10 @@ def connect() -> Intracomm:
     from mpi4py import MPI
 
     if not MPI.Is_initialized():
+        if (ranks := ranks_on_node()) > cores():
+            from meshrt.ranks import muster  # only where ranks share cores
+
+            muster.meet(ranks, os.environ)
         # Not MULTIPLE, which costs up to a fifth of the messages' speed. The signals' thread makes one call of MPI,
         # the abort that ends the job.
         MPI.Init_thread(MPI.THREAD_SERIALIZED)
