@@ -17,7 +17,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import treeplan
 from meshrt.mesh.wires import fabric, software
 from meshrt.mesh.wires.planning import check_chosen
-from meshrt.mesh.wires.tables import Channel, installed
+from meshrt.mesh.wires.tables import Channel, check_installed, installed
 from meshrt.records import dataclass
 
 Combine = Callable[..., np.ndarray]
@@ -114,9 +114,10 @@ def _follow(block: Block, plan: Plan, partial: np.ndarray, combine: Combine | No
 def _planned(
     block: Block, tree: Tree, partial: np.ndarray, stream: bool, lines: np.ndarray | None, part: Callable[..., Any]
 ) -> Plan:  # fmt: skip
-    """That part of a sum of such tiles: made once, and again where a router's table was changed."""
+    """That part of a sum of such tiles: made once, and again where a router's table was changed. RouteError."""
     if not block.timed:
         return ((None, ()),)
+    check_installed(tree.spread)
     check_chosen(block, tree.spread, tree.within, lines)
     kind = part, partial.shape, partial.dtype, stream, None if lines is None else lines.tobytes(), block.tables.epoch
     plan = tree.plans.get(kind)
