@@ -102,13 +102,13 @@ def traced(block: Block) -> Iterator[Trace]:
         known[id(prepared)] = prepared, list(trace.cores(channel, positions, lines)), nbytes, keep, stream
         return prepared
 
-    def start_(block: Block, prepared: fabric.Prepared, *rest: Any) -> Any:
+    def start_(block: Block, channel: Channel, prepared: fabric.Prepared, *rest: Any) -> Any:
         trace.work()
         trace.flights += 1
         _, sources, nbytes, keep, stream = known[id(prepared)]
         for mask, colour in sources:
             trace.each(mask, "send", trace.flights, colour, nbytes, trace.routers(), keep, stream)
-        arrivals = start(block, prepared, *rest)
+        arrivals = start(block, channel, prepared, *rest)
         for arrival in arrivals:
             numbers[id(arrival)] = trace.flights, arrival
         return arrivals

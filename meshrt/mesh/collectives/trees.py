@@ -21,7 +21,8 @@ from meshrt.mesh.wires.tables import Channel, check_installed, installed
 from meshrt.records import dataclass
 
 Combine = Callable[..., np.ndarray]
-Plan = tuple[tuple[fabric.Prepared | None, tuple[software.Work, ...]], ...]  # transfers, and what software then does
+Sent = tuple[Channel, fabric.Prepared | None]
+Plan = tuple[tuple[Sent, tuple[software.Work, ...]], ...]  # transfers, and what software then does, each time
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +106,8 @@ def _combine(block: Block, tree: Tree, partial: np.ndarray, combine: Combine, li
 
 
 def _follow(block: Block, plan: Plan, partial: np.ndarray, combine: Combine | None) -> None:
-    for prepared, works in plan:
-        fabric.transfer_again(block, prepared, partial, combine)
+    for sent, works in plan:
+        fabric.transfer_again(block, *sent, partial, combine)
         for work in works:
             software.do(block, work)
 
@@ -116,15 +117,15 @@ def _planned(
 ) -> Plan:  # fmt: skip
     """That part of a sum of such tiles: made once, and again where a router's table was changed. RouteError."""
     if not block.timed:
-        return ((None, ()),)
+        return (((tree.spread, None), ()),)
     check_installed(tree.spread)
     check_chosen(block, tree.spread, tree.within, lines)
     kind = part, partial.shape, partial.dtype, stream, None if lines is None else lines.tobytes(), block.tables.epoch
     plan = tree.plans.get(kind)
     if plan is None:
         plan = tree.plans[kind] = tuple(
-            (transfer, tuple(work for work in works if work is not None))
-            for transfer, *works in part(block, tree, partial, stream, lines)
+            (sent, tuple(work for work in works if work is not None))
+            for sent, *works in part(block, tree, partial, stream, lines)
         )
     return plan
 
@@ -138,7 +139,7 @@ def _adding(
         works = [software.staging(block, channel, numbers, receivers, lines, stream)]
         if stream and at in tree.stores:
             works.append(software.running(block, channel, cycles, tree.stores[at], lines))
-        yield fabric.prepare(block, channel, partial, senders, lines, stream), *works
+        yield (channel, fabric.prepare(block, channel, partial, senders, lines, stream)), *works
 
 
 def _spreading(
@@ -148,7 +149,7 @@ def _spreading(
     within = np.ones(tree.spread.length, bool) if tree.within is None else tree.within
     cycles = software.streaming_cycles(block, partial) if stream else 0.0
     waits = software.running(block, tree.spread, cycles, within, lines)
-    yield fabric.prepare(block, tree.spread, partial, tree.within, lines, stream), waits
+    yield (tree.spread, fabric.prepare(block, tree.spread, partial, tree.within, lines, stream)), waits
 
 
 def streams(block: Block, combine: Combine) -> bool:

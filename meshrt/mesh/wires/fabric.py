@@ -71,14 +71,13 @@ def send(
         out = np.full_like(tiles, np.nan if tiles.dtype.kind not in "iu" else np.iinfo(tiles.dtype).max)
         block.memory.keep("tile that came in", out)
     prepared = prepare(block, channel, tiles, positions, lines, stream) if block.timed else None
-    return Flight(out, _start(block, prepared, tiles, out, combine, at_once))
+    return Flight(out, _start(block, channel, prepared, tiles, out, combine, at_once))
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """What a transfer of such tiles is on these lines, each time: made at its first use."""
 
-    channel: Channel
     schedule: Schedule
     views: tuple[View, ...]
     nbytes: int  # of a tile
@@ -105,13 +104,13 @@ def prepare(
         taking = streaming_cycles(block, tiles) if stream else busy
         apart = not cache["trace"].meets and not block.tables.epoch
         passage = Passage(busy, taking, stream)
-        prepared = Prepared(channel, schedule, views, nbytes, apart, passage, replace(passage, watch=True), {})
+        prepared = Prepared(schedule, views, nbytes, apart, passage, replace(passage, watch=True), {})
         cache[key] = prepared
     return prepared
 
 
 def _start(
-    block: Cores, prepared: Prepared | None, tiles: np.ndarray, out: np.ndarray,
+    block: Cores, channel: Channel, prepared: Prepared | None, tiles: np.ndarray, out: np.ndarray,
     combine: "Callable[..., np.ndarray] | None", at_once: bool,
 ) -> list[Arrival]:  # fmt: skip
     """A transfer begins: what cores have to wait for. Where nothing is timed nothing is prepared, nor moved."""
@@ -120,11 +119,11 @@ def _start(
     block.begin()
     if prepared is None:
         return []
-    passage, clock, arrivals = _passage(block, prepared), block.clock, list[Arrival]()
+    passage, clock, arrivals = _passage(block, channel, prepared), block.clock, list[Arrival]()
     timeline, messages = block.ledger.timeline, clock.messages
     sent = -1 if timeline is None else timeline.sends(clock, 0.0 if passage.stream else passage.busy)
     number = -1 if messages is None else messages.send(prepared.schedule, prepared.views, prepared.nbytes)
-    if not prepared.schedule.batches:  # nothing passes this rank
+    if prepared.schedule.idle:
         return arrivals
     links = clock.links
     before = None if links is None else links.before()
@@ -142,9 +141,9 @@ def _start(
     return arrivals
 
 
-def _passage(block: Cores, prepared: Prepared) -> Passage:
+def _passage(block: Cores, channel: Channel, prepared: Prepared) -> Passage:
     """How the packets of a transfer pass. All ranks find the same, also those that nothing passes."""
-    passage, schedule, channel = prepared.unwatched, prepared.schedule, prepared.channel
+    passage, schedule = prepared.unwatched, prepared.schedule
     if not passage.busy:  # nobody ever waits
         return passage
     if schedule.meets or (channel.axis is None and is_crossed(block, channel)):
@@ -310,10 +309,11 @@ def transfer(
 
 
 def transfer_again(
-    block: Cores, prepared: Prepared | None, tiles: np.ndarray, combine: "Callable[..., np.ndarray] | None" = None
+    block: Cores, channel: Channel, prepared: Prepared | None, tiles: np.ndarray,
+    combine: "Callable[..., np.ndarray] | None" = None,
 ) -> None:  # fmt: skip
     """As `transfer`, in place, of what was prepared for such tiles: what repeats is looked up once, not each time."""
-    arrivals = _start(block, prepared, tiles, tiles, combine, True)
+    arrivals = _start(block, channel, prepared, tiles, tiles, combine, True)
     if arrivals or block.clock.heads:
         receive(block, Flight(tiles, arrivals))
 
