@@ -92,6 +92,16 @@ class Config:
         """The head where it is no embedding."""
         return Matrix("lm_head", self.hidden_size, self.vocab_size, self.head or Dense())
 
+    @property
+    def embedding_scale(self) -> float:
+        """Of what is looked up in the table of embeddings."""
+        return self.hidden_size**0.5 if self.kind.scaled_embedding else 1.0
+
+    @property
+    def position_offset(self) -> int:
+        """Of the first row of the table of learned positions."""
+        return self.kind.position_offset or 0
+
     def layer(self, number: int) -> Layer:
         """A layer's matrices and norms, by their names without `.weight`."""
         hidden, inner, names = self.hidden_size, self.intermediate_size, self.kind.names

@@ -86,23 +86,32 @@ class Trace:
 def traced(block: Block) -> Iterator[Trace]:
     """Write down what the block's cores do inside."""
     trace = Trace(block)
-    send, receive_all, receive_at, stage = fabric.send, fabric.receive_all, fabric.receive_at, software.stage
-    meet, replay = clock.Clock.meet, fabric.replay
+    prepare, start, receive_all, receive_at = fabric.prepare, fabric._start, fabric.receive_all, fabric.receive_at
+    meet, replay, do = clock.Clock.meet, fabric.replay, software.do
+    known: dict[int, tuple[Any, ...]] = {}  # of what is prepared: (itself, sources, bytes, cycles of a ramp, stream)
     numbers: dict[int, tuple[int, Any]] = {}  # of a flight's arrivals
 
-    def send_(block: Block, channel: Channel, tiles: np.ndarray, out: Any = None, **options: Any) -> fabric.Flight:
-        trace.work()
-        trace.flights += 1
-        stream = bool(options.get("stream"))
+    def prepare_(
+        block: Block, channel: Channel, tiles: np.ndarray, positions: Any = None, lines: Any = None,
+        stream: bool = False,
+    ) -> fabric.Prepared:  # fmt: skip
+        prepared = prepare(block, channel, tiles, positions, lines, stream)
         nbytes = int(np.prod(tiles.shape[2:], dtype=int)) * tiles.itemsize
         busy = block.device.busy_cycles(nbytes)
         keep = software.streaming_cycles(block, tiles) if stream else busy
-        for mask, colour in trace.cores(channel, options.get("positions"), options.get("lines")):
+        known[id(prepared)] = prepared, list(trace.cores(channel, positions, lines)), nbytes, keep, stream
+        return prepared
+
+    def start_(block: Block, channel: Channel, prepared: fabric.Prepared, *rest: Any) -> Any:
+        trace.work()
+        trace.flights += 1
+        _, sources, nbytes, keep, stream = known[id(prepared)]
+        for mask, colour in sources:
             trace.each(mask, "send", trace.flights, colour, nbytes, trace.routers(), keep, stream)
-        flight = send(block, channel, tiles, out, **options)
-        for arrival in flight.arrivals:
+        arrivals = start(block, channel, prepared, *rest)
+        for arrival in arrivals:
             numbers[id(arrival)] = trace.flights, arrival
-        return flight
+        return arrivals
 
     def replay_(block: Block, lane: Any, *rest: Any) -> Any:
         told = replay(block, lane, *rest)
@@ -133,13 +142,16 @@ def traced(block: Block) -> Iterator[Trace]:
         receive_at(block, channel, flight, positions)
         trace.seen()
 
-    def stage_(
-        block: Block, channel: Channel, operations: int, positions: Any, lines: Any = None, stream: bool = False
-    ) -> None:
+    def do_(block: Block, work: software.Work) -> None:
+        if not work.stages:  # what passes is seen as work
+            do(block, work)
+            return
         trace.work()
-        cycles = block.device.beta + (0.0 if stream else block.device.compute_cycles(operations))
-        trace.each(trace.mask(channel, positions, lines), "stage", cycles)
-        stage(block, channel, operations, positions, lines, stream)
+        mask = np.zeros(block.shape, bool)
+        for view in work.chosen.views:
+            view.of(mask)[:, work.chosen.at] = True
+        trace.each(mask, "stage", work.cycles)
+        do(block, work)
         trace.seen()
 
     def meet_(self: clock.Clock, time: float, hops: int, stages: int) -> None:
@@ -150,11 +162,12 @@ def traced(block: Block) -> Iterator[Trace]:
         trace.seen()
 
     with (
-        patch.object(fabric, "send", send_),
+        patch.object(fabric, "prepare", prepare_),
+        patch.object(fabric, "_start", start_),
         patch.object(fabric, "replay", replay_),
         patch.object(fabric, "receive_all", receive_all_),
         patch.object(fabric, "receive_at", receive_at_),
-        patch.object(software, "stage", stage_),
+        patch.object(software, "do", do_),
         patch.object(clock.Clock, "meet", meet_),
     ):
         yield trace

@@ -52,6 +52,7 @@ class Clock:
     scratch: dict[int, np.ndarray] = field(default_factory=dict)  # memory for headers on their way, by size
     tables: dict[str, bytes] = field(default_factory=dict)  # for the compiled core; see strides.py
     numbered: WeakValueDictionary[Any, np.ndarray] = field(default_factory=WeakValueDictionary)  # see strides.py
+    costs: dict[tuple[float, int, int, int], float] = field(default_factory=dict)  # cycles of what was computed before
     lent: list[np.ndarray] = field(default_factory=list)  # memory that was given back, the smallest first
 
     def __post_init__(self) -> None:
@@ -99,7 +100,11 @@ class Clock:
         self, operations: float, calls: int = 1, cores: np.ndarray | None = None, itemsize: int = 4, operands: int = 2
     ) -> None:  # fmt: skip
         """All cores of the block, or those, work: so many element-wise operations each, in `calls` alike."""
-        self.software(calls * self.device.compute_cycles(operations / calls, itemsize, operands), cores)
+        kind = operations, calls, itemsize, operands
+        cycles = self.costs.get(kind)
+        if cycles is None:
+            cycles = self.costs[kind] = calls * self.device.compute_cycles(operations / calls, itemsize, operands)
+        self.software(cycles, cores)
 
     def vectors(
         self, length: int, calls: int, itemsize: int, cores: np.ndarray | None = None, operands: int = 2

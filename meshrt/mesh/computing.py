@@ -67,16 +67,16 @@ class Computing(Cores):
         self, shape: tuple[int, ...], k: int, itemsize: int, cores: np.ndarray | None = None, down: bool = False
     ) -> None:
         """Count and time what every core, or those `cores`, does for a product [bh, bw, .., m, n] over k."""
-        count, device = self._at_work(cores), self.device
-        macs = prod(shape[2:]) * k * count
-        self.counters.macs += macs
-        self.counters.macs_16 += macs * (itemsize <= 2)
-        operands = device.operand_bytes(shape[-2], k, shape[-1], itemsize)
-        self.counters.operand_bytes += prod(shape[2:-2]) * operands * count
+        count, products, device = self._at_work(cores), prod(shape[2:-2]), self.device
+        m, n = shape[-2:]
+        macs, counters = products * m * n * k * count, self.ledger.counters
+        counters.macs += macs
+        if itemsize <= 2:
+            counters.macs_16 += macs
+        counters.operand_bytes += products * device.operand_bytes(m, k, n, itemsize) * count
         if self.mapped:
-            self.maps.add("macs", prod(shape[2:]) * k, cores)
-        cycles = device.matmul_cycles(shape[-2], k, shape[-1], itemsize, down)
-        self.clock.software(prod(shape[2:-2]) * cycles, cores)
+            self.maps.add("macs", products * m * n * k, cores)
+        self.clock.software(products * device.matmul_cycles(m, k, n, itemsize, down), cores)
 
     def work(self, macs: np.ndarray) -> None:
         """Every core does its own number of multiply-accumulates, int [bh, bw] (or what broadcasts to it).
@@ -115,12 +115,12 @@ class Computing(Cores):
 
     def _added(self, operations: int, itemsize: int, operands: int, cores: np.ndarray | None) -> None:
         """Count element-wise operations, and what they read and write."""
-        count = operations * self._at_work(cores)
-        self.counters.adds += count
-        self.counters.operand_bytes += (operands + 1) * itemsize * count
+        count, counters = operations * self._at_work(cores), self.ledger.counters
+        counters.adds += count
+        counters.operand_bytes += (operands + 1) * itemsize * count
 
     def _at_work(self, cores: np.ndarray | None) -> int:
-        return prod(self.shape) if cores is None else int(np.count_nonzero(cores))
+        return self.hosted if cores is None else int(np.count_nonzero(cores))
 
     def scalar(
         self, *, divisions: int = 0, roots: int = 0, exponentials: int = 0, cores: np.ndarray | None = None

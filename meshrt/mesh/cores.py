@@ -173,6 +173,11 @@ class Cores:
         return self.mesh.block_height, self.mesh.block_width
 
     @cached_property
+    def hosted(self) -> int:
+        """How many cores these are."""
+        return prod(self.shape)
+
+    @cached_property
     def lead(self) -> tuple[int, int]:
         """The leading dimensions of tiles as they are held here: those of the block, or (1, 1) without payloads."""
         return self.shape if self.payload else (1, 1)

@@ -21,7 +21,7 @@ KINDS = {"float16": 1, "bfloat16": 2}  # of the second factor, as products.c has
 def product(core: Any, a: np.ndarray, b: np.ndarray, total: np.ndarray | None = None) -> np.ndarray:
     """a @ b of numbers [.., m, k] and [.., k, n], in float32, or the total [.., m, n] with that added to it."""
     a = a.astype(np.float32, copy=False)
-    kind = KINDS.get(b.dtype.name, 0) if b.itemsize == 2 else 0
+    kind = _kind(b.dtype) if b.itemsize == 2 else 0
     if not kind:
         b = b.astype(np.float32, copy=False)
     fused = _way(core, a, b)
@@ -34,6 +34,12 @@ def product(core: Any, a: np.ndarray, b: np.ndarray, total: np.ndarray | None = 
         return c
     total += c
     return total
+
+
+@cache
+def _kind(dtype: np.dtype[Any]) -> int:
+    """As products.c has it. NumPy makes the name anew each time."""
+    return KINDS.get(dtype.name, 0)
 
 
 def _by_blas(a: np.ndarray, b: np.ndarray) -> np.ndarray:

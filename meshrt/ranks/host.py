@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm, Request
 
     from meshrt.ranks.bells import Bells
+    from meshrt.ranks.board import Board
 
 # One thread per rank: ranks are the parallelism, and only then are a matrix product's bits the same on any tiling.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -150,6 +151,10 @@ def connect() -> Intracomm:
     from mpi4py import MPI
 
     if not MPI.Is_initialized():
+        if (ranks := ranks_on_node()) > cores():
+            from meshrt.ranks import muster  # only where ranks share cores
+
+            muster.meet(ranks, os.environ)
         # Not MULTIPLE, which costs up to a fifth of the messages' speed. The signals' thread makes one call of MPI,
         # the abort that ends the job.
         MPI.Init_thread(MPI.THREAD_SERIALIZED)
@@ -169,7 +174,8 @@ def waiter(bells: Bells | None = None) -> Callable[..., None]:
     """The way to wait for a request here: a function of it, to be asked for once. MPI has to be there.
 
     It may be told, too, from which rank a message comes and how many bytes it has: that rank rings when it has posted
-    it, if it is on this node and they have bells.
+    it, if it is on this node and they have bells. On a board it is noted that the rank waits, and what for, unless the
+    message is there.
 
     It asks again and again, and gives the core away in between. It yields, which answers soonest, as long as it has the
     core back at once; where others ran meanwhile, ranks of this job or not, it sleeps between its questions, and does
@@ -183,14 +189,28 @@ def waiter(bells: Bells | None = None) -> Callable[..., None]:
 
     taken = 0  # messages that were announced by the bell and waited for
 
-    def wait(request: Request, rank: int = -1, nbytes: int = 0) -> None:
-        nonlocal crowded_until, taken
-        heard = bells.heard() if bells is not None and rank in near else taken
-        taken += rank in near
+    def wait(
+        request: Request, rank: int = -1, nbytes: int = 0, board: Board | None = None, note: bytes = b""
+    ) -> None:  # fmt: skip
+        nonlocal taken
+        rings = rank in near
+        taken += rings
+        if request.Test():  # half of them are there
+            return
+        heard = bells.heard() if rings and bells is not None else taken
         # MPI may take in one of the messages that are there at each question.
-        for _ in range(2 + max(0, min(heard - taken, QUESTIONS))):
+        for _ in range(1 + max(0, min(heard - taken, QUESTIONS))):
             if request.Test():
                 return
+        if board is None:
+            sleep_until(request, rings, nbytes, heard)
+        else:
+            board.waiting(rank, note)
+            sleep_until(request, rings, nbytes, heard)
+            board.moving()
+
+    def sleep_until(request: Request, rings: bool, nbytes: int, heard: int) -> None:
+        nonlocal crowded_until
         began = now = time.perf_counter()
         while now >= crowded_until:
             os.sched_yield()
@@ -199,10 +219,10 @@ def waiter(bells: Bells | None = None) -> Callable[..., None]:
             before, now = now, time.perf_counter()
             if now - before > OTHERS_TURN:
                 crowded_until = now + CROWDED * (now - before)
-        pause = LONGEST_PAUSE if rank in near and nbytes <= AT_ONCE else FIRST_PAUSE
+        pause = LONGEST_PAUSE if rings and nbytes <= AT_ONCE else FIRST_PAUSE
         while True:
             rung = 0
-            if bells is None or rank not in near:
+            if bells is None or not rings:
                 time.sleep(pause)
             else:
                 bells.listen(heard, pause)

@@ -19,7 +19,6 @@ import numpy as np
 
 from meshrt.mesh.repeat import sampled
 from meshrt.models.config import Config
-from meshrt.models.family import family_of
 from meshrt.programs.mesh.activations import activated, cap
 from meshrt.programs.mesh.cache import Cache, Seen, append, place_of_new, seen_by_newest
 from meshrt.programs.mesh.chunks import Chunks
@@ -88,7 +87,7 @@ def embed(config: Config, region: Region, chunks: Chunks, token: int, position: 
 
     Where positions are learned, that of the position comes with it.
     """
-    block, weights, family = region.block, region.weights, family_of(config)
+    block, weights = region.block, region.weights
     assert weights.table is not None
     x = zeros(block, "activations", (chunks.rows, chunks.embedding.shape[1]))
 
@@ -99,10 +98,10 @@ def embed(config: Config, region: Region, chunks: Chunks, token: int, position: 
             at = core - block.mesh.x0
             x[:, at] += table[:, at, :, column, :, element].astype(np.float32) * np.float32(scale)
 
-    add(weights.table, token, family.embedding_scale)
+    add(weights.table, token, config.embedding_scale)
     if weights.positions is not None:
-        add(weights.positions, position + family.position_offset, 1)
-    if family.embedding_scale != 1 or weights.positions is not None:
+        add(weights.positions, position + config.position_offset, 1)
+    if config.embedding_scale != 1 or weights.positions is not None:
         block.elementwise(x)
     return region.sums.x(x)
 

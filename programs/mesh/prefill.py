@@ -212,7 +212,8 @@ def attention(
 def split_heads(chunks: Chunks, qkv: np.ndarray) -> tuple[np.ndarray, ...]:
     """[.., (heads + 2 kv) Dt] -> queries [.., heads, Dt], keys and values [.., kv, Dt]."""
     by_head = qkv.reshape(*qkv.shape[:-1], chunks.heads + 2 * chunks.kv_heads, -1)
-    return tuple(np.split(by_head, [chunks.heads, chunks.heads + chunks.kv_heads], axis=-2))
+    values = chunks.heads + chunks.kv_heads
+    return by_head[..., : chunks.heads, :], by_head[..., chunks.heads : values, :], by_head[..., values:, :]
 
 
 def rotate(block: Block, x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
@@ -221,7 +222,7 @@ def rotate(block: Block, x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.
     A number more than pairs is left as it is.
     """
     pairs = x.shape[-1] // 2
-    first, second, rest = np.split(x, [pairs, 2 * pairs], axis=-1)
+    first, second, rest = x[..., :pairs], x[..., pairs : 2 * pairs], x[..., 2 * pairs :]
     block.elementwise(x, 3)
     return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
 

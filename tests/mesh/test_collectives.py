@@ -7,6 +7,7 @@ import pytest
 from measure import marks, measured, numbered, one_core_each, own, whole
 from runs import new_block
 
+from meshrt.errors import RouteError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import treeplan
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
@@ -14,6 +15,7 @@ from meshrt.mesh.collectives.rings import interleaved_ring, interleaved_rings
 from meshrt.mesh.collectives.shifts import finish_shift, rotate, start_shift
 from meshrt.mesh.collectives.trees import reduce
 from meshrt.mesh.wires import routes
+from meshrt.mesh.wires.tables import overwrite
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
 MESH = (7, 5)
@@ -175,6 +177,35 @@ def test_allreduce_combines_with_any_operation(comm):
         least = whole(block, allreduce(block, tree, own(block, tiles), np.minimum))
     assert (most == tiles.max(axis=1, keepdims=True)).all()
     assert (least == tiles.min(axis=1, keepdims=True)).all()
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+def test_what_a_sum_does_is_looked_up_once_and_anew_when_a_table_has_changed(comm):
+    block = new_block(comm, (4, 4))
+    tiles = own(block, numbered(4, 4, 3))
+    with ktree(block, "x", 2) as tree:
+        first = allreduce(block, tree, tiles)
+        plans = dict(tree.plans)
+        assert plans and np.array_equal(allreduce(block, tree, tiles), first)
+        assert tree.plans == plans
+        allreduce(block, tree, tiles, lines=np.arange(4) < 2)
+        allreduce(block, tree, own(block, numbered(4, 4, 5)))
+        assert len(tree.plans) == 3 * len(plans) and not tree.only(0, 2).plans
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_a_sum_ends_where_its_routes_have_been_changed_or_left(comm):
+    block = new_block(comm, (4, 4))
+    tiles = numbered(4, 4, 3)
+    with ktree(block, "x", 2) as tree:
+        allreduce(block, tree, tiles)
+    with pytest.raises(RouteError, match="is used after its `with` block was left"):
+        allreduce(block, tree, tiles)
+    with ktree(block, "x", 2) as tree:
+        allreduce(block, tree, tiles)
+        overwrite(block.tables, (1, 1), int(tree.spread.colours[0]), 0, 0)
+        with pytest.raises(RouteError, match=r"core \(1, 1\) has no rule"):
+            allreduce(block, tree, tiles)
 
 
 @pytest.mark.mpi(ranks=RANKS)

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from meshrt.errors import MpiError
 from meshrt.ranks import host
+from meshrt.ranks.board import Board, State
 
 CONNECT = """
 import sys
@@ -220,3 +221,18 @@ def test_a_rank_yields_where_nobody_else_wants_the_core_and_sleeps_where_others_
     clock.now += 3e-3 * host.CROWDED
     clock.turn = 1e-6  # and no longer
     assert waited(1000) == (998, 0)
+
+
+def test_a_rank_is_said_to_wait_only_where_the_message_is_not_there() -> None:
+    board, said = Board.alone(), []
+    wait = host.waiter()
+
+    class Asked(Later):
+        def Test(self) -> bool:
+            said.append(board.records()[0].what)
+            return super().Test()
+
+    wait(Asked(2), 0, 100, board, b"a message")
+    assert said == ["", ""]
+    wait(Asked(4), 0, 100, board, b"a message")
+    assert said[2:] == ["", "", "a message", "a message"] and board.records()[0].state == State.MOVING

@@ -6,19 +6,23 @@ word. Others, such as the merge of softmax parts, take a tile when all of it is 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import field, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import treeplan
 from meshrt.mesh.wires import fabric, software
-from meshrt.mesh.wires.tables import Channel, installed
+from meshrt.mesh.wires.planning import check_chosen
+from meshrt.mesh.wires.tables import Channel, check_installed, installed
 from meshrt.records import dataclass
 
 Combine = Callable[..., np.ndarray]
+Sent = tuple[Channel, fabric.Prepared | None]
+Plan = tuple[tuple[Sent, tuple[software.Work, ...]], ...]  # transfers, and what software then does, each time
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,13 +37,14 @@ class Tree:
     spread: Channel
     within: np.ndarray | None = None  # bool [N]: only these cores of each line take part
     stores: Mapping[int, np.ndarray] = field(default_factory=dict)  # bool [N]: who waits for all of a sum after a step
+    plans: dict[Any, Plan] = field(default_factory=dict)  # of parts of a sum, by kind of tile and lines
 
     def only(self, low: int, high: int) -> "Tree":
         """Of trees on several stretches, that of the cores low to high - 1."""
         within = (np.arange(len(self.adders)) >= low) & (np.arange(len(self.adders)) < high)
         steps = [(channel, senders & within, receivers & within) for channel, senders, receivers in self.steps]
         stores = {step: cores & within for step, cores in self.stores.items()}
-        return replace(self, steps=tuple(steps), adders=self.adders & within, within=within, stores=stores)
+        return replace(self, steps=tuple(steps), adders=self.adders & within, within=within, stores=stores, plans={})
 
 
 @contextmanager
@@ -78,38 +83,74 @@ def reduce(block: Block, tree: Tree, tiles: np.ndarray, combine: Combine = np.ad
     return partial
 
 
+def reduce_and_spread(
+    block: Block, tree: Tree, partial: np.ndarray, combine: Combine = np.add, lines: np.ndarray | None = None
+) -> np.ndarray:
+    """Combine tiles at every line's root, which sends the result both ways to all; in place."""
+    _combine(block, tree, partial, combine, lines)
+    if tree.steps:
+        _follow(block, _planned(block, tree, partial, streams(block, combine), lines, _spreading), partial, None)
+    return partial
+
+
 def _combine(block: Block, tree: Tree, partial: np.ndarray, combine: Combine, lines: np.ndarray | None) -> np.ndarray:
     """The steps of a reduction, in place. Where it streams, the adders' clocks have the time of the first word.
 
     A core adds to its own tile what comes in, word by word as it comes, or, where it does not stream, out of a buffer.
     """
     stream = streams(block, combine)
-    numbers = prod(partial.shape[2:])
-    with block.memory.hold("incoming partial sum", 0 if stream else numbers * partial.itemsize):
-        for at, (channel, senders, receivers) in enumerate(tree.steps):
-            fabric.transfer(
-                block, channel, partial, partial, positions=senders, lines=lines, combine=combine, stream=stream
-            )
-            software.stage(block, channel, numbers, receivers, lines, stream)
-            if stream and at in tree.stores:
-                software.tail(block, channel, partial, tree.stores[at], lines)
+    buffer = "incoming partial sum", prod(partial.shape[2:]) * partial.itemsize
+    with nullcontext() if stream else block.memory.hold(*buffer):
+        _follow(block, _planned(block, tree, partial, stream, lines, _adding), partial, combine)
     return partial
+
+
+def _follow(block: Block, plan: Plan, partial: np.ndarray, combine: Combine | None) -> None:
+    for sent, works in plan:
+        fabric.transfer_again(block, *sent, partial, combine)
+        for work in works:
+            software.do(block, work)
+
+
+def _planned(
+    block: Block, tree: Tree, partial: np.ndarray, stream: bool, lines: np.ndarray | None, part: Callable[..., Any]
+) -> Plan:  # fmt: skip
+    """That part of a sum of such tiles: made once, and again where a router's table was changed. RouteError."""
+    if not block.timed:
+        return (((tree.spread, None), ()),)
+    check_installed(tree.spread)
+    check_chosen(block, tree.spread, tree.within, lines)
+    kind = part, partial.shape, partial.dtype, stream, None if lines is None else lines.tobytes(), block.tables.epoch
+    plan = tree.plans.get(kind)
+    if plan is None:
+        plan = tree.plans[kind] = tuple(
+            (sent, tuple(work for work in works if work is not None))
+            for sent, *works in part(block, tree, partial, stream, lines)
+        )
+    return plan
+
+
+def _adding(
+    block: Block, tree: Tree, partial: np.ndarray, stream: bool, lines: np.ndarray | None
+) -> Iterator[tuple[Any, ...]]:  # fmt: skip
+    """Towards the root: who adds what comes, and who then waits for the rest of it."""
+    numbers, cycles = prod(partial.shape[2:]), software.streaming_cycles(block, partial)
+    for at, (channel, senders, receivers) in enumerate(tree.steps):
+        works = [software.staging(block, channel, numbers, receivers, lines, stream)]
+        if stream and at in tree.stores:
+            works.append(software.running(block, channel, cycles, tree.stores[at], lines))
+        yield (channel, fabric.prepare(block, channel, partial, senders, lines, stream)), *works
+
+
+def _spreading(
+    block: Block, tree: Tree, partial: np.ndarray, stream: bool, lines: np.ndarray | None
+) -> Iterator[tuple[Any, ...]]:  # fmt: skip
+    """From the root to all cores, which wait for the rest of what comes as a stream."""
+    within = np.ones(tree.spread.length, bool) if tree.within is None else tree.within
+    cycles = software.streaming_cycles(block, partial) if stream else 0.0
+    waits = software.running(block, tree.spread, cycles, within, lines)
+    yield (tree.spread, fabric.prepare(block, tree.spread, partial, tree.within, lines, stream)), waits
 
 
 def streams(block: Block, combine: Combine) -> bool:
     return block.device.stream_adds and isinstance(combine, np.ufunc)
-
-
-def reduce_and_spread(
-    block: Block, tree: Tree, partial: np.ndarray, combine: Combine, lines: np.ndarray | None = None
-) -> np.ndarray:
-    """Combine tiles at every line's root, which sends the result both ways to all; in place."""
-    _combine(block, tree, partial, combine, lines)
-    if not tree.steps:
-        return partial
-    stream = streams(block, combine)
-    fabric.transfer(block, tree.spread, partial, partial, positions=tree.within, lines=lines, stream=stream)
-    if stream:
-        all_cores = np.ones(tree.spread.length, bool)
-        software.tail(block, tree.spread, partial, all_cores if tree.within is None else tree.within, lines)
-    return partial

@@ -70,32 +70,8 @@ def send(
     if out is None:
         out = np.full_like(tiles, np.nan if tiles.dtype.kind not in "iu" else np.iinfo(tiles.dtype).max)
         block.memory.keep("tile that came in", out)
-    if not block.payload:
-        out[...] = 1  # a number to go on with, that can be divided by
-    block.begin()
-    if not block.timed:
-        return Flight(out, [])
-    prepared = _prepared(block, channel, tiles, positions, lines, stream)
-    passage = _passage(block, channel, prepared)
-    timeline, messages = block.ledger.timeline, block.clock.messages
-    sent = -1 if timeline is None else timeline.sends(block.clock, 0.0 if stream else passage.busy)
-    number = -1 if messages is None else messages.send(prepared.schedule, prepared.views, prepared.nbytes)
-    if prepared.schedule.idle:
-        return Flight(out, [])
-    links, arrivals = block.clock.links, []
-    before = None if links is None else links.before()
-    at_once = at_once and passage.waiting is None and can_be_at_once(block)
-    look = None if block.clock.seen is None else partial(_looked, block, sent, number)
-    for view in prepared.views:
-        arrived = _send(block, prepared, view, tiles, out, combine, passage, at_once, look)
-        if arrived is not None:
-            arrived.sent, arrived.number = sent, number
-            arrivals.append(arrived)
-    if links is not None:
-        links.after(sent, prepared.schedule, prepared.views, prepared.nbytes, passage.busy, block.device.alpha, before)
-    if block.audit is not None:
-        block.audit.sends(arrivals)
-    return Flight(out, arrivals)
+    prepared = prepare(block, channel, tiles, positions, lines, stream) if block.timed else None
+    return Flight(out, _start(block, channel, prepared, tiles, out, combine, at_once))
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,11 +87,11 @@ class Prepared:
     lanes: dict[View, Lane]  # made when something is sent
 
 
-def _prepared(
-    block: Cores, channel: Channel, tiles: np.ndarray, positions: np.ndarray | None, lines: np.ndarray | None,
-    stream: bool,
+def prepare(
+    block: Cores, channel: Channel, tiles: np.ndarray, positions: np.ndarray | None = None,
+    lines: np.ndarray | None = None, stream: bool = False,
 ) -> Prepared:  # fmt: skip
-    """From the channel's cache, or made now."""
+    """From the channel's cache, or made now. All ranks call it together; what it returns holds for a `tables.epoch`."""
     cache = channel.cache
     tile, dtype = tiles.shape[2:], tiles.dtype
     chosen = None if positions is None else positions.tobytes(), None if lines is None else lines.tobytes()
@@ -133,12 +109,44 @@ def _prepared(
     return prepared
 
 
+def _start(
+    block: Cores, channel: Channel, prepared: Prepared | None, tiles: np.ndarray, out: np.ndarray,
+    combine: "Callable[..., np.ndarray] | None", at_once: bool,
+) -> list[Arrival]:  # fmt: skip
+    """A transfer begins: what cores have to wait for. Where nothing is timed nothing is prepared, nor moved."""
+    if not block.payload:
+        out[...] = 1  # a number to go on with, that can be divided by
+    block.begin()
+    if prepared is None:
+        return []
+    passage, clock, arrivals = _passage(block, channel, prepared), block.clock, list[Arrival]()
+    timeline, messages = block.ledger.timeline, clock.messages
+    sent = -1 if timeline is None else timeline.sends(clock, 0.0 if passage.stream else passage.busy)
+    number = -1 if messages is None else messages.send(prepared.schedule, prepared.views, prepared.nbytes)
+    if prepared.schedule.idle:
+        return arrivals
+    links = clock.links
+    before = None if links is None else links.before()
+    at_once = at_once and passage.waiting is None and can_be_at_once(block)
+    look = None if clock.seen is None else partial(_looked, block, sent, number)
+    for view in prepared.views:
+        arrived = _send(block, prepared, view, tiles, out, combine, passage, at_once, look)
+        if arrived is not None:
+            arrived.sent, arrived.number = sent, number
+            arrivals.append(arrived)
+    if links is not None:
+        links.after(sent, prepared.schedule, prepared.views, prepared.nbytes, passage.busy, block.device.alpha, before)
+    if block.audit is not None:
+        block.audit.sends(arrivals)
+    return arrivals
+
+
 def _passage(block: Cores, channel: Channel, prepared: Prepared) -> Passage:
     """How the packets of a transfer pass. All ranks find the same, also those that nothing passes."""
     passage, schedule = prepared.unwatched, prepared.schedule
     if not passage.busy:  # nobody ever waits
         return passage
-    if schedule.meets or is_crossed(block, channel):
+    if schedule.meets or (channel.axis is None and is_crossed(block, channel)):
         waiting = list[Waiting]()
         block.clock.heads.append(waiting)
         block.clock.started += 1
@@ -161,7 +169,8 @@ def _send(
     counters.messages += schedule.sent * view.count
     counters.hops += schedule.hops * view.count
     counters.wafer_hops += lane.wafer_hops
-    counters.max_hops = max(counters.max_hops, schedule.longest)
+    if schedule.longest > counters.max_hops:
+        counters.max_hops = schedule.longest
     key = schedule, view
     block.traffic[key] = block.traffic.get(key, 0) + prepared.nbytes
     if block.mapped:
@@ -297,6 +306,16 @@ def transfer(
     if flight.arrivals or block.clock.heads:
         receive(block, flight)
     return flight.tiles
+
+
+def transfer_again(
+    block: Cores, channel: Channel, prepared: Prepared | None, tiles: np.ndarray,
+    combine: "Callable[..., np.ndarray] | None" = None,
+) -> None:  # fmt: skip
+    """As `transfer`, in place, of what was prepared for such tiles: what repeats is looked up once, not each time."""
+    arrivals = _start(block, channel, prepared, tiles, tiles, combine, True)
+    if arrivals or block.clock.heads:
+        receive(block, Flight(tiles, arrivals))
 
 
 def forget(block: Cores, channel: Channel) -> None:

@@ -10,6 +10,7 @@ Ranks agree on a horizon, before which nothing can come to them any more: the ea
 heads before it are moved, those that cross an edge are handed over, and so on. That is control traffic.
 """
 
+from functools import cached_property
 from heapq import heappop, heappush
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ class Passage:
     watch: bool = False
     waiting: "list[Waiting] | None" = None
 
-    @property
+    @cached_property
     def tail(self) -> float:
         """Cycles from when a packet is given its ramp until the core has what it waits for."""
         return 0.0 if self.stream else self.busy

@@ -36,13 +36,13 @@ def begin_use(
         end_of_use(block)
         return True
     users: dict[Channel, Unseen] = block.clock.users
-    if channel in users:
-        unseen = users[channel]
+    unseen = users.get(channel)
+    if unseen is not None:
         before = None if unseen else [free.get().copy() for _, free, _ in _links(block, schedule, views)]
         unseen[id(schedule), id(views)] = schedule, views, busy, before
         return False
     known: dict[int, bool] = channel.cache.setdefault("shares links", {})
-    for other in list(users):
+    for other in tuple(users):
         shares = known.get(other.number)
         if shares is None:
             shares = known[other.number] = _share_links(channel, other)
@@ -69,7 +69,7 @@ def _end(block: Cores, unseen: Unseen) -> None:
 
     Before that the links were idle since the transfer before; where that is not known, none of the time is given away.
     """
-    for schedule, views, busy, before in unseen.values():
+    for schedule, views, busy, before in unseen.values() if unseen else ():
         for at, (asked_at, free, idle) in enumerate(_links(block, schedule, views)):
             asked, idle_from = asked_at.get(), idle.get()
             taken_at = free.get() - busy

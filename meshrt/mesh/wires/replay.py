@@ -83,17 +83,7 @@ def replay(
     landing = lane.spare.pop() if lane.spare else new_landing(block, lane)
     starts = []
     if block.core is not None and waiting is None:
-        strides = strides_of(block, lane)
-        for stretch in strides.stretches:
-            steps = strides.at_once if at_once and look is None and stretch.tick is None else stretch.steps
-            if steps:
-                _move_far(block, steps, landing, passage)
-            if stretch.tick is not None:
-                _exchange(block, lane, stretch.tick, own, pending)
-        if at_once and look is not None and schedule.count:
-            asked = landing.time.flatten()
-            _move_far(block, strides.waits, landing, passage)
-            look(lane, asked)
+        _replay_compiled(block, lane, own, passage, landing, pending, at_once, look)
     else:
         ahead = glide_for(block, lane)
         put_down = iter(landing.ends)
@@ -175,11 +165,27 @@ def _move(block: Cores, run: Run, tick: RunTick, passage: Passage) -> None:
         run.time[:, slots] += late
 
 
-def _move_far(block: Cores, steps: bytes, landing: Landing, passage: Passage) -> None:
-    """All that the packets of a lane do until the next message: the compiled core's `_leave`, `_move` and `_load`."""
-    alpha, pace = block.device.alpha, passage.pace
-    if counted := block.core.replay(steps, landing.address, passage.busy, alpha, passage.watch, *pace):
-        order.count(block, *counted)
+def _replay_compiled(
+    block: Cores, lane: Lane, own: np.ndarray | None, passage: Passage, landing: Landing, pending: list[Any],
+    at_once: bool, look: Look | None,
+) -> None:  # fmt: skip
+    """The same by the compiled core, which does all of `_leave`, `_move` and `_load` until the next message.
+
+    `at_once` it goes on from the last message to when all cores have waited, but for who looks at what comes between.
+    """
+    move, address = block.core.replay, landing.address
+    pace = passage.busy, block.device.alpha, passage.watch, passage.taking, passage.tail
+    strides = lane.strides[0] if lane.strides else strides_of(block, lane)
+    for steps, tick in strides.at_once if at_once and look is None else strides.stretches:
+        if steps and (counted := move(steps, address, *pace)):
+            order.count(block, *counted)
+        if tick is not None:
+            _exchange(block, lane, tick, own, pending)
+    if at_once and look is not None and lane.schedule.count:
+        asked = landing.time.flatten()
+        if counted := move(strides.waits, address, *pace):
+            order.count(block, *counted)
+        look(lane, asked)
 
 
 def _exchange(block: Cores, lane: Lane, tick: RunTick, own: np.ndarray | None, pending: list[Any]) -> None:
@@ -193,9 +199,8 @@ def _exchange(block: Cores, lane: Lane, tick: RunTick, own: np.ndarray | None, p
         pending.append(block.comm.Isend(message.spec, message.rank, tag))
         block.ring(message.rank)
     for message in tick.recvs:
-        block.watch.waiting(message.rank, message.note)
-        block.wait(block.comm.Irecv(message.spec, message.rank, tag), message.rank, message.spec[0].nbytes)
-        block.watch.moving()
+        request = block.comm.Irecv(message.spec, message.rank, tag)
+        block.wait(request, message.rank, message.spec[0].nbytes, block.watch, message.note)
 
 
 def _load(lane: Lane, message: MessageBuffer) -> None:

@@ -8,8 +8,20 @@ from meshrt.errors import UsageError
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.device import VECTOR_OPERANDS
 from meshrt.mesh.wires import tally
-from meshrt.mesh.wires.planning import check_chosen, chosen_cores
+from meshrt.mesh.wires.planning import ChosenCores, check_chosen, chosen_cores
 from meshrt.mesh.wires.tables import Channel
+from meshrt.records import dataclass
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What software at some cores does, each time: made once."""
+
+    chosen: ChosenCores
+    cycles: float
+    operations: int = 0  # additions of numbers to a packet's, at each of them
+    operands: int = 0  # of an addition, in memory
+    stages: int = 0  # times that it touches a packet
 
 
 def stage(
@@ -21,24 +33,46 @@ def stage(
     With `stream` they are added as they come (`tail` has the time), to numbers of the core's own; else in memory.
     UsageError for fewer than 0, and in one's own program where `positions` or `lines` do not fit.
     """
+    work = staging(block, channel, operations, positions, lines, stream)
+    if work is not None:
+        do(block, work)
+
+
+def staging(
+    block: Cores, channel: Channel, operations: int, positions: np.ndarray, lines: np.ndarray | None = None,
+    stream: bool = False,
+) -> Work | None:  # fmt: skip
+    """What `stage` does, each time; None where no core of the block is at these positions."""
     if operations < 0:
         raise UsageError(f"a stage of {operations} additions: what a core does is no less than 0")
+    cycles = block.device.beta + (0.0 if stream else block.device.compute_cycles(operations))
+    chosen = _chosen(block, channel, positions, lines)
+    return None if chosen is None else Work(chosen, cycles, operations, 1 if stream else VECTOR_OPERANDS, 1)
+
+
+def _chosen(
+    block: Cores, channel: Channel, positions: np.ndarray, lines: np.ndarray | None
+) -> ChosenCores | None:  # fmt: skip
+    """The cores of the block at these positions; None where none is, or nothing is timed."""
     check_chosen(block, channel, positions, lines, "positions")
-    if not block.timed:
-        return
-    chosen = chosen_cores(block, channel, positions, lines)
-    if chosen.count:
-        counters = block.counters
+    chosen = chosen_cores(block, channel, positions, lines) if block.timed else None
+    return chosen if chosen is not None and chosen.count else None
+
+
+def do(block: Cores, work: Work) -> None:
+    """Cores do that."""
+    chosen, clock = work.chosen, block.clock
+    if work.stages:
+        counters, touched = block.ledger.counters, work.operations * chosen.count
         counters.stages += chosen.count
-        counters.adds += operations * chosen.count
-        counters.operand_bytes += 4 * operations * chosen.count * (1 if stream else VECTOR_OPERANDS)
-        block.clock.path_changes()
-        cycles = block.device.beta + (0.0 if stream else block.device.compute_cycles(operations))
-        chosen.spend(block, cycles, 1)
-        if block.mapped:
-            tally.touched(block, chosen, 1, cycles)
-        if block.clock.seen is not None:
-            block.clock.seen("relays or adds a packet")
+        counters.adds += touched
+        counters.operand_bytes += 4 * touched * work.operands
+        clock.path_changes()
+    chosen.spend(block, work.cycles, work.stages)
+    if block.mapped:
+        tally.touched(block, chosen, work.stages, work.cycles)
+    if clock.seen is not None:
+        clock.seen("relays or adds a packet" if work.stages else "runs software on packets")
 
 
 def tail(
@@ -53,16 +87,19 @@ def tail(
 
 def run(block: Cores, channel: Channel, cycles: float, positions: np.ndarray, lines: np.ndarray | None = None) -> None:
     """The cores at these positions of the channel's lines are busy for so long. UsageError for less than 0."""
+    work = running(block, channel, cycles, positions, lines)
+    if work is not None:
+        do(block, work)
+
+
+def running(
+    block: Cores, channel: Channel, cycles: float, positions: np.ndarray, lines: np.ndarray | None = None
+) -> Work | None:  # fmt: skip
+    """What `run` does, each time; None where that is nothing."""
     if not cycles >= 0:  # nor what is no number
         raise UsageError(f"software of {cycles:g} cycles: what a core does takes no less than 0")
-    check_chosen(block, channel, positions, lines, "positions")
-    if cycles and block.timed:
-        chosen = chosen_cores(block, channel, positions, lines)
-        chosen.spend(block, cycles, 0)
-        if block.mapped:
-            tally.touched(block, chosen, 0, cycles)
-        if block.clock.seen is not None:
-            block.clock.seen("runs software on packets")
+    chosen = _chosen(block, channel, positions, lines)
+    return Work(chosen, cycles) if chosen is not None and cycles else None
 
 
 def streaming_cycles(block: Cores, tiles: np.ndarray) -> float:

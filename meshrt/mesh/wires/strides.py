@@ -17,13 +17,7 @@ from meshrt.mesh.wires.schedule import BatchTick, Message
 from meshrt.mesh.wires.steps import EVERYWHERE, Addresses, Cells, Step
 from meshrt.records import dataclass
 
-
-@dataclass(frozen=True, eq=False)
-class Stretch:
-    """Steps, and the tick whose messages are sent and received then."""
-
-    steps: bytes
-    tick: RunTick | None
+Stretch = tuple[bytes, RunTick | None]  # steps, and the tick whose messages are sent and received then
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +29,7 @@ class Strides:
     late: bytes  # does any core have to wait for what landed?
     takes_over: bytes  # these go on from then, by the packets' paths
     waits: bytes  # the ramps and all of that, for a transfer that is alone
-    at_once: bytes  # behind the last stretch
+    at_once: list[Stretch]  # the stretches, and that behind the last
     places: bytes  # where each core of the block has its packet in a landing, see `_places`
     addresses: Addresses
 
@@ -76,13 +70,13 @@ def _strides(block: Cores, lane: Lane) -> Strides:
             for message, buffer in zip(tick.sends, moved.sends, strict=True):
                 steps += _load(run, message, buffer, state, received)
             if moved.sends or moved.recvs:
-                stretches.append(Stretch(addresses.table(steps), moved))
+                stretches.append((addresses.table(steps), moved))
                 steps = []
             for message, buffer in zip(tick.recvs, moved.recvs, strict=True):
                 steps.append(Step(kinds.COPY, [(run.time, message.slots), (buffer.time, EVERYWHERE)]))
             for slots, _, number in tick.deliveries:
                 steps.append(Step(kinds.LAND, [(times, number), (run.time, slots)]))
-    stretches.append(Stretch(addresses.table(steps), None))
+    stretches.append((addresses.table(steps), None))
     cores: list[Cells] = [(state[row], at) for row in (TIME, HOPS, STAGES)]
     packets: list[Cells] = [(landed[row], EVERYWHERE) for row in (TIME, HOPS, STAGES)]
     paths = addresses.table(_paths(lane, landed, state, received))
@@ -92,7 +86,8 @@ def _strides(block: Cores, lane: Lane) -> Strides:
     waits = b"".join((serve, late, paths, takes_over))
     places = _places(block, lane, landed[TIME], addresses)
     addresses.close()
-    return Strides(stretches, paths, late, takes_over, waits, stretches[-1].steps + waits, places, addresses)
+    at_once: list[Stretch] = [*stretches[:-1], (stretches[-1][0] + waits, None)]
+    return Strides(stretches, paths, late, takes_over, waits, at_once, places, addresses)
 
 
 def _leave(run: Run) -> Iterator[Step]:
