@@ -425,7 +425,8 @@ static PyObject *serve(PyObject *module, PyObject *const *given, Py_ssize_t coun
     return counted.packets ? Py_BuildValue("Ld", (long long)counted.packets, counted.longest_wait) : Py_BuildValue("");
 }
 
-/* products.c; ../../ranks/bells.c; exchange/march.c and hops.c */
+/* tiles.c; ../products.c; ../../ranks/bells.c; ../exchange/march.c and hops.c */
+PyObject *deliver(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *bell_ring(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *bell_heard(PyObject *module, PyObject *const *given, Py_ssize_t count);
@@ -439,6 +440,7 @@ static PyMethodDef methods[] = {
     {"address", (PyCFunction)(void (*)(void))address, METH_FASTCALL, NULL},
     {"give", (PyCFunction)(void (*)(void))give_all, METH_FASTCALL, NULL},
     {"replay", (PyCFunction)(void (*)(void))replay, METH_FASTCALL, NULL},
+    {"deliver", (PyCFunction)(void (*)(void))deliver, METH_FASTCALL, NULL},
     {"multiply", (PyCFunction)(void (*)(void))multiply, METH_FASTCALL, NULL},
     {"line_up", (PyCFunction)(void (*)(void))march_line_up, METH_FASTCALL, NULL},
     {"enter", (PyCFunction)(void (*)(void))march_enter, METH_FASTCALL, NULL},
