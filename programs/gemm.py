@@ -87,6 +87,7 @@ def run(
     if not block.payload:
         return {}
     product = gather(block, c, (m, n))
+    del a, b, c  # the comparison takes room of its own
     return compare(block, product, whole_a, (lambda: whole_b().T) if transpose_b else whole_b)
 
 

@@ -89,7 +89,8 @@ class Clock:
         if fit < len(self.lent):
             return self.lent.pop(fit)
         del self.lent[-1:]
-        return np.empty(_rounded(nbytes), np.uint8)
+        eighth = _rounded(nbytes) // 8
+        return np.empty(-(-nbytes // eighth) * eighth if eighth else nbytes, np.uint8)
 
     def give_back(self, memory: np.ndarray) -> None:
         """Memory that was borrowed, and that nobody looks at any more."""

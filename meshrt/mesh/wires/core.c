@@ -47,7 +47,7 @@ typedef struct {
     int64_t base, outer_step, inner_step, outer_at, inner_at; /* addresses of int64 positions; 0: evenly spaced */
 } Cells;
 
-enum { LEAVE, COPY, MOVE, LAND, ADD, ANY_LATE, TAKE_OVER, SPEND, SERVE }; /* as in steps.py */
+enum { LEAVE, COPY, MOVE, LAND, PATH, ANY_LATE, TAKE_OVER, SPEND, SERVE }; /* as in steps.py */
 
 typedef struct {
     int64_t kind, outer, inner;
@@ -91,6 +91,15 @@ static inline void add_row(int64_t count, Row to, Row from, Row more)
 {
     for (int64_t i = 0; i < count; i++)
         AT(to, i) = AT(from, i) + AT(more, i);
+}
+
+/* replay.Arrival.take_path: hops that led to the packet and its own, and stages. */
+static inline void path_row(int64_t count, Row hops, Row its_hops, Row own, Row stages, Row its_stages)
+{
+    for (int64_t i = 0; i < count; i++) {
+        AT(hops, i) = AT(its_hops, i) + AT(own, i);
+        AT(stages, i) = AT(its_stages, i);
+    }
 }
 
 /* replay._move: packets leave a router when the link is free, keep it busy, and are at the next a hop later. */
@@ -193,8 +202,8 @@ static inline __attribute__((always_inline)) void do_row(const Step *step, const
     case LAND:
         copy_row(count, r[0], r[1]);
         break;
-    case ADD:
-        add_row(count, r[0], r[1], r[2]);
+    case PATH:
+        path_row(count, r[0], r[1], r[2], r[3], r[4]);
         break;
     case ANY_LATE:
         *late = *late || any_late(count, r[0], r[3]);
@@ -215,9 +224,9 @@ static void do_step(const Step *given, char *landing, const Passage *passage, Ou
 {
     Step step = *given;
     for (int n = 0; n < 6; n++) /* what lies in the landing */
-        if ((step.kind == LAND || step.kind == ADD || step.kind == SERVE)
+        if ((step.kind == LAND || step.kind == SERVE)
                 ? n == 0
-                : (step.kind == ANY_LATE || step.kind == TAKE_OVER) && n >= 3)
+                : step.kind == PATH ? n == 0 || n == 3 : (step.kind == ANY_LATE || step.kind == TAKE_OVER) && n >= 3)
             step.cells[n].base += (int64_t)(intptr_t)landing;
     int spacing = SIDE_BY_SIDE;
     for (int n = 0; n < 6; n++)

@@ -126,7 +126,8 @@ def _lane(block: Cores, schedule: Schedule, view: View, tile: tuple[int, ...], d
     sends = [message for run in runs for tick in run.ticks for message in tick.sends]
     block.host.sent_to.update(message.rank for message in sends)
     state = view.of(block.clock.state, 1)
-    hops = [np.stack([np.atleast_1d(part.hops), np.zeros(np.size(part.hops))])[:, None] for part in schedule.parts]
+    parts = schedule.parts if block.core is None else ()  # it has its own tables of paths, see strides.py
+    hops = [np.stack([np.atleast_1d(part.hops), np.zeros(np.size(part.hops))])[:, None] for part in parts]
     return Lane(
         schedule,
         view,
@@ -138,7 +139,7 @@ def _lane(block: Cores, schedule: Schedule, view: View, tile: tuple[int, ...], d
             Positions(view.of(array), schedule.delivered)
             for array in (block.clock.ramp_in, block.clock.asked_at[RAMP], block.clock.idle[RAMP])
         ),
-        list(zip(_paths(state, schedule.parts, received), hops, strict=True)),
+        list(zip(_paths(state, parts, received), hops, strict=True)),
         received,
         sum(message.time.size for message in sends),
         sum(message.spec[0].nbytes for message in sends),
