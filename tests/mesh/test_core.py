@@ -164,7 +164,7 @@ def test_tiles_are_put_where_numpy_puts_them(
         return random.astype(kind).transpose(np.argsort(lies))
 
     told, memory = [], np.empty(10**5, np.uint8)
-    clock = SimpleNamespace(buffer=lambda nbytes: memory[:nbytes])
+    clock = SimpleNamespace(buffer=lambda use, nbytes: memory[:nbytes])
     for name in CORES:
         block: Any = SimpleNamespace(core=core.chosen({"MESHRT_CORE": name}), clock=clock)
         with pytest.MonkeyPatch.context() as patched:

@@ -213,7 +213,7 @@ def _deliver_many(block: Cores, targets: list[np.ndarray], packets: list[np.ndar
     if takes:
         line_bytes = sum(packet[:1].nbytes for packet in packets)
         lines = max(1, MANY // max(1, line_bytes))
-        room = block.core.address(block.clock.buffer(lines * line_bytes))
+        room = block.core.address(block.clock.buffer("leaving", lines * line_bytes))
     if targets[0].dtype.kind == "V":
         arrays = [array.view(f"u{array.itemsize}") for array in arrays]
     block.core.deliver(room, lines, *arrays)
