@@ -104,7 +104,7 @@ static int has_fma(void)
 }
 
 /* The tiles of the last dimensions but two, side by side at these steps (bytes). */
-#define EACH(tile, type, shape, adds)                                                                                    \
+#define EACH(tile, type, shape, adds)                                                                                  \
     for (Py_ssize_t n = 0; n < count; n++)                                                                             \
         tile((const float *)(at[0] + n * steps[0]), (const type *)(at[1] + n * steps[1]),                              \
              (float *)(at[2] + n * steps[2]), shape, adds)
@@ -176,16 +176,17 @@ static Leading leading_of(const Py_buffer *views)
 {
     Leading found = {0};
     for (int d = views[0].ndim - 3; d >= 0; d--) {
-        const Py_ssize_t size = views[0].shape[d], steps[3] = {views[0].strides[d], views[1].strides[d], views[2].strides[d]};
+        const Py_ssize_t size = views[0].shape[d];
         const int within = found.count - 1;
         int goes_on = within >= 0;
         for (int n = 0; goes_on && n < 3; n++)
-            goes_on = steps[n] == found.sizes[within] * found.steps[within][n];
+            goes_on = views[n].strides[d] == found.sizes[within] * found.steps[within][n];
         if (goes_on)
             found.sizes[within] *= size;
         else if (size != 1 || (d == 0 && within < 0)) {
-            found.sizes[found.count] = size;
-            memcpy(found.steps[found.count++], steps, sizeof steps);
+            found.sizes[found.count++] = size;
+            for (int n = 0; n < 3; n++)
+                found.steps[found.count - 1][n] = views[n].strides[d];
         }
     }
     return found;

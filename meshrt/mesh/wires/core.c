@@ -351,16 +351,24 @@ typedef struct {
     double taking, tail; /* cycles: of the ramp, and until the core has what it waits for */
     char *row;           /* of this row of cores, NULL: they get none */
     const int64_t *column;
+    int64_t step;
 } Arriving;
 
+/* When a transfer's packet asks for the ramp of a core of this row; NULL: it gets none. */
+static inline double *ask_of(const Arriving *one, Py_ssize_t x)
+{
+    const int64_t place = one->row ? one->column[x] : -1;
+    return place < 0 ? NULL : (double *)(one->row + place * one->step);
+}
+
 /* A core's packets in the order of their asking; of those that ask together, as their transfers were started. */
-static int in_turn(Arriving **turns, double **times, Arriving *arriving, Py_ssize_t count, Py_ssize_t x)
+static int in_turn(const Arriving **turns, double **times, const Arriving *arriving, Py_ssize_t count, Py_ssize_t x)
 {
     int waiting = 0;
-    for (Arriving *next = arriving; next < arriving + count; next++) {
-        if (!next->row || next->column[x] < 0)
+    for (const Arriving *next = arriving; next < arriving + count; next++) {
+        double *time = ask_of(next, x);
+        if (!time)
             continue;
-        double *time = (double *)(next->row + next->column[x] * ((const Places *)next->places.buf)->column_step);
         int at = waiting++;
         for (; at && *times[at - 1] > *time; at--)
             turns[at] = turns[at - 1], times[at] = times[at - 1];
@@ -369,8 +377,20 @@ static int in_turn(Arriving **turns, double **times, Arriving *arriving, Py_ssiz
     return waiting;
 }
 
+/* The ramp of a core. */
+typedef struct {
+    double free, asked_at, idle;
+} Ramp;
+
+static inline void serve_packet(double *time, const Arriving *of, Ramp *ramp, OutOfOrder *counted)
+{
+    double asks = *time;
+    give(&asks, of->taking, &ramp->free, &ramp->asked_at, &ramp->idle, counted);
+    *time = asks + of->tail;
+}
+
 /* ramps.serve_all for all that is under way: every core's ramp goes to its packets in turn. */
-static OutOfOrder serve_block(const Ramps *ramps, Arriving *arriving, Py_ssize_t count, Arriving **turns,
+static OutOfOrder serve_block(const Ramps *ramps, Arriving *arriving, Py_ssize_t count, const Arriving **turns,
                               double **times)
 {
     OutOfOrder counted = {0, 0.0};
@@ -381,18 +401,31 @@ static OutOfOrder serve_block(const Ramps *ramps, Arriving *arriving, Py_ssize_t
             const int64_t place = rows ? rows[y] : 0;
             one->row = place < 0 ? NULL : one->landing + place * places->row_step;
             one->column = (const int64_t *)(intptr_t)places->columns + y * places->advance;
+            one->step = places->column_step;
         }
         char *cells[3];
         for (int n = 0; n < 3; n++)
             cells[n] = (char *)(intptr_t)ramps->cells[n].base + y * ramps->cells[n].row_step;
         for (Py_ssize_t x = 0; x < ramps->width; x++) {
-            const int waiting = in_turn(turns, times, arriving, count, x);
-            for (int n = 0; n < waiting; n++) {
-                give(times[n], turns[n]->taking, (double *)(cells[0] + x * ramps->cells[0].column_step),
-                     (double *)(cells[1] + x * ramps->cells[1].column_step),
-                     (double *)(cells[2] + x * ramps->cells[2].column_step), &counted);
-                *times[n] += turns[n]->tail;
+            double *at[3];
+            for (int n = 0; n < 3; n++)
+                at[n] = (double *)(cells[n] + x * ramps->cells[n].column_step);
+            Ramp ramp = {*at[0], *at[1], *at[2]};
+            if (count == 2) { /* as for most: no list of turns */
+                double *first = ask_of(arriving, x), *second = ask_of(arriving + 1, x);
+                const int second_first = first && second && *second < *first;
+                if (second_first)
+                    serve_packet(second, arriving + 1, &ramp, &counted);
+                if (first)
+                    serve_packet(first, arriving, &ramp, &counted);
+                if (second && !second_first)
+                    serve_packet(second, arriving + 1, &ramp, &counted);
+            } else {
+                const int waiting = in_turn(turns, times, arriving, count, x);
+                for (int n = 0; n < waiting; n++)
+                    serve_packet(times[n], turns[n], &ramp, &counted);
             }
+            *at[0] = ramp.free, *at[1] = ramp.asked_at, *at[2] = ramp.idle;
         }
     }
     return counted;
@@ -408,7 +441,7 @@ static PyObject *serve(PyObject *module, PyObject *const *given, Py_ssize_t coun
     if (PyObject_GetBuffer(given[0], &ramps, PyBUF_SIMPLE))
         return NULL;
     Arriving *arriving = calloc((size_t)transfers, sizeof *arriving);
-    Arriving **turns = calloc((size_t)transfers, sizeof *turns);
+    const Arriving **turns = calloc((size_t)transfers, sizeof *turns);
     double **times = calloc((size_t)transfers, sizeof *times);
     OutOfOrder counted = {0, 0.0};
     Py_ssize_t known = 0;
@@ -428,7 +461,7 @@ static PyObject *serve(PyObject *module, PyObject *const *given, Py_ssize_t coun
     while (known--)
         PyBuffer_Release(&arriving[known].places);
     PyBuffer_Release(&ramps);
-    free(arriving), free(turns), free(times);
+    free(arriving), free((void *)turns), free(times);
     if (PyErr_Occurred())
         return NULL;
     return counted.packets ? Py_BuildValue("Ld", (long long)counted.packets, counted.longest_wait) : Py_BuildValue("");

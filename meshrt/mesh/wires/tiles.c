@@ -126,7 +126,7 @@ PyObject *deliver(PyObject *module, PyObject *const *given, Py_ssize_t count)
     const int wanted = (int)count - 2;
     int held = 0, fit = at_a_time > 0;
     for (; held < wanted; held++)
-        if (PyObject_GetBuffer(given[2 + held], &views[held], held % 2 ? PyBUF_STRIDES : PyBUF_STRIDES | PyBUF_WRITABLE))
+        if (PyObject_GetBuffer(given[2 + held], &views[held], PyBUF_STRIDES | (held % 2 ? 0 : PyBUF_WRITABLE)))
             break;
     for (int n = 0; held == wanted && n < wanted; n += 2)
         fit = fit && alike(&views[n], views[0].ndim ? views[0].shape[0] : 0);
