@@ -49,7 +49,7 @@ class Clock:
     past: Any = None  # what led to the cores' times, if somebody wants to know: past.py
     messages: Any = None  # told of transfers, if these are to be written: messages.py
     links: Any = None  # told of transfers, if somebody wants to see links: linktrace.py
-    scratch: dict[int, np.ndarray] = field(default_factory=dict)  # memory for headers on their way, by size
+    scratch: dict[tuple[str, int], np.ndarray] = field(default_factory=dict)  # see `buffer`
     tables: dict[str, bytes] = field(default_factory=dict)  # for the compiled core; see strides.py
     numbered: WeakValueDictionary[Any, np.ndarray] = field(default_factory=WeakValueDictionary)  # see strides.py
     costs: dict[tuple[float, int, int, int], float] = field(default_factory=dict)  # cycles of what was computed before
@@ -74,12 +74,13 @@ class Clock:
             take()
         self.under_way.clear()
 
-    def buffer(self, nbytes: int) -> np.ndarray:
-        """Bytes to write to and read in one transfer; the next one gets the same, still in the processor's cache."""
+    def buffer(self, use: str, nbytes: int) -> np.ndarray:
+        """Bytes to write to and read in one transfer, for this use; the next one gets the same, still in the
+        processor's cache."""
         size = _rounded(nbytes)
-        if size not in self.scratch:
-            self.scratch[size] = np.empty(size, np.uint8)
-        return self.scratch[size][:nbytes]
+        if (use, size) not in self.scratch:
+            self.scratch[use, size] = np.empty(size, np.uint8)
+        return self.scratch[use, size][:nbytes]
 
     def borrow(self, nbytes: int) -> np.ndarray:
         """So many bytes of the host's or more, to be given back: transfers of all sizes use the same memory in turn.
@@ -90,7 +91,8 @@ class Clock:
         if fit < len(self.lent):
             return self.lent.pop(fit)
         del self.lent[-1:]
-        return np.empty(_rounded(nbytes), np.uint8)
+        eighth = _rounded(nbytes) // 8
+        return np.empty(-(-nbytes // eighth) * eighth if eighth else nbytes, np.uint8)
 
     def give_back(self, memory: np.ndarray) -> None:
         """Memory that was borrowed, and that nobody looks at any more."""

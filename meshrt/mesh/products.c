@@ -24,7 +24,9 @@ typedef struct {
 #define FUSED(x, y, sum) __builtin_fmaf(x, y, sum)
 #define PLAIN(x, y, sum) ((sum) + (x) * (y))
 #define TILE(name, attributes, step)                                                                                   \
-    attributes static inline void name(const float *a, const float *b, float *c, const Shape s, int adds)              \
+    attributes static inline __attribute__((always_inline)) void name(const float *restrict a,                         \
+                                                                      const float *restrict b, float *restrict c,      \
+                                                                      const Shape s, int adds)                         \
     {                                                                                                                  \
         for (int64_t i = 0; i < s.m; i++)                                                                              \
             for (int64_t j = 0; j < s.n; j++) {                                                                        \
@@ -102,20 +104,44 @@ static int has_fma(void)
 }
 
 /* The tiles of the last dimensions but two, side by side at these steps (bytes). */
-#define ROW(name, attributes, tile, type)                                                                                    \
+#define EACH(tile, type, shape, adds)                                                                                  \
+    for (Py_ssize_t n = 0; n < count; n++)                                                                             \
+        tile((const float *)(at[0] + n * steps[0]), (const type *)(at[1] + n * steps[1]),                              \
+             (float *)(at[2] + n * steps[2]), shape, adds)
+#define ROW(name, attributes, tile, type)                                                                              \
     attributes static void name(char *const *at, const Py_ssize_t *steps, Py_ssize_t count, const Shape *s, int adds)  \
     {                                                                                                                  \
         const Shape shape = *s;                                                                                        \
-        for (Py_ssize_t n = 0; n < count; n++)                                                                         \
-            tile((const float *)(at[0] + n * steps[0]), (const type *)(at[1] + n * steps[1]),                          \
-                 (float *)(at[2] + n * steps[2]), shape, adds);                                                        \
+        EACH(tile, type, shape, adds);                                                                                 \
     }
-ROW(fused_row, WITH_FMA, fused_tile, float)
-ROW(plain_row, , plain_tile, float)
 ROW(fused_row_float16, WITH_FMA, fused_float16, uint16_t)
 ROW(plain_row_float16, , plain_float16, uint16_t)
 ROW(fused_row_bfloat16, WITH_FMA, fused_bfloat16, uint16_t)
 ROW(plain_row_bfloat16, , plain_bfloat16, uint16_t)
+
+/* Square tiles that lie by row, as those of most products of matrices do: the compiler makes a loop for each size. */
+#define SQUARE(side) ((Shape){side, side, side, side, 1, side, 1, side, 1})
+
+static int64_t side_of(const Shape *s)
+{
+    const Shape square = SQUARE(s->m);
+    return memcmp(s, &square, sizeof square) ? 0 : s->m;
+}
+
+#define SQUARES(name, attributes, tile)                                                                                \
+    attributes static void name(char *const *at, const Py_ssize_t *steps, Py_ssize_t count, const Shape *s, int adds)  \
+    {                                                                                                                  \
+        const Shape shape = *s;                                                                                        \
+        switch (adds ? side_of(s) : 0) {                                                                               \
+        case 2: EACH(tile, float, SQUARE(2), 1); break;                                                                \
+        case 3: EACH(tile, float, SQUARE(3), 1); break;                                                                \
+        case 4: EACH(tile, float, SQUARE(4), 1); break;                                                                \
+        case 5: EACH(tile, float, SQUARE(5), 1); break;                                                                \
+        default: EACH(tile, float, shape, adds);                                                                       \
+        }                                                                                                              \
+    }
+SQUARES(fused_row, WITH_FMA, fused_tile)
+SQUARES(plain_row, , plain_tile)
 
 typedef void Row(char *const *at, const Py_ssize_t *steps, Py_ssize_t count, const Shape *s, int adds);
 
@@ -137,6 +163,48 @@ static int fits(const Py_buffer *views, long kind)
     }
     return views[0].shape[last] == views[1].shape[last - 1] && views[0].shape[last - 1] == views[2].shape[last - 1] &&
            views[1].shape[last] == views[2].shape[last];
+}
+
+/* The dimensions but the last two, the innermost first: sizes, and steps in bytes of all three arrays. Those of one
+   place are left out, and two that lie in memory as one are one. */
+typedef struct {
+    int count;
+    Py_ssize_t sizes[MOST], steps[MOST][3];
+} Leading;
+
+static Leading leading_of(const Py_buffer *views)
+{
+    Leading found = {0};
+    for (int d = views[0].ndim - 3; d >= 0; d--) {
+        const Py_ssize_t size = views[0].shape[d];
+        const int within = found.count - 1;
+        int goes_on = within >= 0;
+        for (int n = 0; goes_on && n < 3; n++)
+            goes_on = views[n].strides[d] == found.sizes[within] * found.steps[within][n];
+        if (goes_on)
+            found.sizes[within] *= size;
+        else if (size != 1 || (d == 0 && within < 0)) {
+            found.sizes[found.count++] = size;
+            for (int n = 0; n < 3; n++)
+                found.steps[found.count - 1][n] = views[n].strides[d];
+        }
+    }
+    return found;
+}
+
+/* The products in a dimension and in those within it. */
+static void go_through(const Leading *leading, int d, char *const *begin, Row *row, const Shape *shape, int adds)
+{
+    if (d == 0) {
+        row(begin, leading->steps[0], leading->sizes[0], shape, adds);
+        return;
+    }
+    char *at[3] = {begin[0], begin[1], begin[2]};
+    for (Py_ssize_t n = 0; n < leading->sizes[d]; n++) {
+        go_through(leading, d - 1, at, row, shape, adds);
+        for (int of = 0; of < 3; of++)
+            at[of] += leading->steps[d][of];
+    }
 }
 
 /* multiply(a, b, c, fused, adds, kind): c = a b, or c += a b, in all leading dimensions. `kind` 0: b is float32, 1:
@@ -167,20 +235,9 @@ PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count)
             views[0].strides[last - 1] / 4, views[0].strides[last] / 4,      views[1].strides[last - 1] / b_size,
             views[1].strides[last] / b_size, views[2].strides[last - 1] / 4, views[2].strides[last] / 4,
         };
-        Py_ssize_t at[MOST] = {0}, rows = 1, steps[3];
-        for (int d = 0; d < last - 2; d++)
-            rows *= views[0].shape[d];
-        for (Py_ssize_t row = 0; row < rows; row++) {
-            char *begin[3];
-            for (int n = 0; n < 3; n++) {
-                begin[n] = views[n].buf, steps[n] = views[n].strides[last - 2];
-                for (int d = 0; d < last - 2; d++)
-                    begin[n] += at[d] * views[n].strides[d];
-            }
-            ROWS[kind][fused](begin, steps, views[0].shape[last - 2], &shape, adds);
-            for (int d = last - 3; d >= 0 && ++at[d] == views[0].shape[d]; d--)
-                at[d] = 0;
-        }
+        const Leading leading = leading_of(views);
+        char *const begin[3] = {views[0].buf, views[1].buf, views[2].buf};
+        go_through(&leading, leading.count - 1, begin, ROWS[kind][fused], &shape, adds);
     }
     while (held--)
         PyBuffer_Release(&views[held]);

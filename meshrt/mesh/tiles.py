@@ -87,5 +87,12 @@ def gather_parts(block: Block, rectangle: np.ndarray, shape: tuple[int, ...]) ->
     if parts is None:
         return None
     columns = block.mesh.columns
-    rows = [np.concatenate(parts[first : first + columns], axis=1) for first in range(0, len(parts), columns)]
-    return np.concatenate(rows)[tuple(slice(size) for size in shape)]
+    height, width = sum(len(part) for part in parts[::columns]), sum(part.shape[1] for part in parts[:columns])
+    whole, y, x = np.empty((height, width, *rectangle.shape[2:]), rectangle.dtype), 0, 0
+    while parts:
+        part = parts.pop(0)  # there is room for the whole, but none to keep the parts beside it
+        whole[y : y + len(part), x : x + part.shape[1]] = part
+        x += part.shape[1]
+        if x == width:
+            y, x = y + len(part), 0
+    return whole[tuple(slice(size) for size in shape)]

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from compiled import compiled
@@ -23,6 +24,8 @@ from meshrt import sources
 from meshrt.errors import UsageError
 from meshrt.mesh import products
 from meshrt.mesh.wires import core, fabric, order, routes, software, tables
+from meshrt.mesh.wires import lines as lines_of
+from meshrt.mesh.wires.schedule import PayloadMove
 from meshrt.ranks.alone import Alone
 
 CORES = ("numpy", "compiled")
@@ -122,6 +125,54 @@ def test_products_are_those_of_blas(
         products.product(core.chosen({"MESHRT_CORE": name}), a, b, total.copy() if adds else None).tobytes()
         for name in CORES
     ]
+    assert told[0] == told[1]
+
+
+@compiled
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("side", range(1, 7))
+def test_square_tiles_of_any_layout_multiply_as_blas_does(side: int, gaps: bool) -> None:
+    """Sums of square tiles have loops of their own; tiles of a row, or all of a block, may lie side by side or not."""
+    random = np.random.default_rng(side)
+    a, b, total = random.standard_normal((3, 4, 6, 1, 3, side, side), np.float32)
+    expected = total + np.matmul(a, b)
+    if gaps:
+        a, b, total, expected = a[:, ::2, :, 1:], b[:, ::2, :, 1:], total[:, ::2, :, 1:], expected[:, ::2, :, 1:]
+    assert products.product(core.built, a, b, total).tobytes() == expected.tobytes()
+
+
+RING = [(slice(2, 6, 2), slice(0, 4, 2)), (slice(1, 4, 2), slice(3, 6, 2)), (slice(0, 1), slice(1, 2)),
+        (slice(5, 6), slice(4, 5))]  # fmt: skip
+layouts = st.permutations(range(5))
+
+
+@compiled
+@given(
+    st.sampled_from("xy"), layouts, layouts, st.integers(1, 5), st.integers(1, 2),
+    st.sampled_from([np.int8, ml_dtypes.bfloat16, np.float32, np.complex128]), st.integers(1, 40), st.integers(0, 900),
+)  # fmt: skip
+def test_tiles_are_put_where_numpy_puts_them(
+    axis: str, out_lies: list[int], tiles_lie: list[int], lines: int, step: int, kind: type, columns: int, room: int
+) -> None:
+    """On a ring of six cores, in place and not, some lines at a time, whatever lies next to what in memory."""
+    view = lines_of.View(axis, slice(0, 5, step), -(-5 // step), 6)
+    schedule: Any = SimpleNamespace(parts=[PayloadMove(to, -1, source) for to, source in RING])
+    shape = (5, 6, lines, 1, columns) if axis == "x" else (6, 5, lines, 1, columns)
+
+    def array(lies: list[int]) -> np.ndarray:
+        random = np.random.default_rng(sum(lies[:2])).integers(-99, 99, [shape[d] for d in lies])
+        return random.astype(kind).transpose(np.argsort(lies))
+
+    told, memory = [], np.empty(10**5, np.uint8)
+    clock = SimpleNamespace(buffer=lambda use, nbytes: memory[:nbytes])
+    for name in CORES:
+        block: Any = SimpleNamespace(core=core.chosen({"MESHRT_CORE": name}), clock=clock)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(fabric, "MANY", room)
+            out, tiles = array(out_lies), array(tiles_lie)
+            fabric._deliver(block, schedule, view, view.of(tiles), [], out, None)
+            fabric._deliver(block, schedule, view, view.of(tiles), [], tiles, None)
+        told.append((out.tobytes(), tiles.tobytes()))
     assert told[0] == told[1]
 
 

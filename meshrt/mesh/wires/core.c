@@ -47,7 +47,7 @@ typedef struct {
     int64_t base, outer_step, inner_step, outer_at, inner_at; /* addresses of int64 positions; 0: evenly spaced */
 } Cells;
 
-enum { LEAVE, COPY, MOVE, LAND, ADD, ANY_LATE, TAKE_OVER, SPEND, SERVE }; /* as in steps.py */
+enum { LEAVE, COPY, MOVE, LAND, PATH, ANY_LATE, TAKE_OVER, SPEND, SERVE }; /* as in steps.py */
 
 typedef struct {
     int64_t kind, outer, inner;
@@ -91,6 +91,15 @@ static inline void add_row(int64_t count, Row to, Row from, Row more)
 {
     for (int64_t i = 0; i < count; i++)
         AT(to, i) = AT(from, i) + AT(more, i);
+}
+
+/* replay.Arrival.take_path: hops that led to the packet and its own, and stages. */
+static inline void path_row(int64_t count, Row hops, Row its_hops, Row own, Row stages, Row its_stages)
+{
+    for (int64_t i = 0; i < count; i++) {
+        AT(hops, i) = AT(its_hops, i) + AT(own, i);
+        AT(stages, i) = AT(its_stages, i);
+    }
 }
 
 /* replay._move: packets leave a router when the link is free, keep it busy, and are at the next a hop later. */
@@ -193,8 +202,8 @@ static inline __attribute__((always_inline)) void do_row(const Step *step, const
     case LAND:
         copy_row(count, r[0], r[1]);
         break;
-    case ADD:
-        add_row(count, r[0], r[1], r[2]);
+    case PATH:
+        path_row(count, r[0], r[1], r[2], r[3], r[4]);
         break;
     case ANY_LATE:
         *late = *late || any_late(count, r[0], r[3]);
@@ -215,9 +224,9 @@ static void do_step(const Step *given, char *landing, const Passage *passage, Ou
 {
     Step step = *given;
     for (int n = 0; n < 6; n++) /* what lies in the landing */
-        if ((step.kind == LAND || step.kind == ADD || step.kind == SERVE)
+        if ((step.kind == LAND || step.kind == SERVE)
                 ? n == 0
-                : (step.kind == ANY_LATE || step.kind == TAKE_OVER) && n >= 3)
+                : step.kind == PATH ? n == 0 || n == 3 : (step.kind == ANY_LATE || step.kind == TAKE_OVER) && n >= 3)
             step.cells[n].base += (int64_t)(intptr_t)landing;
     int spacing = SIDE_BY_SIDE;
     for (int n = 0; n < 6; n++)
@@ -342,16 +351,24 @@ typedef struct {
     double taking, tail; /* cycles: of the ramp, and until the core has what it waits for */
     char *row;           /* of this row of cores, NULL: they get none */
     const int64_t *column;
+    int64_t step;
 } Arriving;
 
+/* When a transfer's packet asks for the ramp of a core of this row; NULL: it gets none. */
+static inline double *ask_of(const Arriving *one, Py_ssize_t x)
+{
+    const int64_t place = one->row ? one->column[x] : -1;
+    return place < 0 ? NULL : (double *)(one->row + place * one->step);
+}
+
 /* A core's packets in the order of their asking; of those that ask together, as their transfers were started. */
-static int in_turn(Arriving **turns, double **times, Arriving *arriving, Py_ssize_t count, Py_ssize_t x)
+static int in_turn(const Arriving **turns, double **times, const Arriving *arriving, Py_ssize_t count, Py_ssize_t x)
 {
     int waiting = 0;
-    for (Arriving *next = arriving; next < arriving + count; next++) {
-        if (!next->row || next->column[x] < 0)
+    for (const Arriving *next = arriving; next < arriving + count; next++) {
+        double *time = ask_of(next, x);
+        if (!time)
             continue;
-        double *time = (double *)(next->row + next->column[x] * ((const Places *)next->places.buf)->column_step);
         int at = waiting++;
         for (; at && *times[at - 1] > *time; at--)
             turns[at] = turns[at - 1], times[at] = times[at - 1];
@@ -360,8 +377,20 @@ static int in_turn(Arriving **turns, double **times, Arriving *arriving, Py_ssiz
     return waiting;
 }
 
+/* The ramp of a core. */
+typedef struct {
+    double free, asked_at, idle;
+} Ramp;
+
+static inline void serve_packet(double *time, const Arriving *of, Ramp *ramp, OutOfOrder *counted)
+{
+    double asks = *time;
+    give(&asks, of->taking, &ramp->free, &ramp->asked_at, &ramp->idle, counted);
+    *time = asks + of->tail;
+}
+
 /* ramps.serve_all for all that is under way: every core's ramp goes to its packets in turn. */
-static OutOfOrder serve_block(const Ramps *ramps, Arriving *arriving, Py_ssize_t count, Arriving **turns,
+static OutOfOrder serve_block(const Ramps *ramps, Arriving *arriving, Py_ssize_t count, const Arriving **turns,
                               double **times)
 {
     OutOfOrder counted = {0, 0.0};
@@ -372,18 +401,31 @@ static OutOfOrder serve_block(const Ramps *ramps, Arriving *arriving, Py_ssize_t
             const int64_t place = rows ? rows[y] : 0;
             one->row = place < 0 ? NULL : one->landing + place * places->row_step;
             one->column = (const int64_t *)(intptr_t)places->columns + y * places->advance;
+            one->step = places->column_step;
         }
         char *cells[3];
         for (int n = 0; n < 3; n++)
             cells[n] = (char *)(intptr_t)ramps->cells[n].base + y * ramps->cells[n].row_step;
         for (Py_ssize_t x = 0; x < ramps->width; x++) {
-            const int waiting = in_turn(turns, times, arriving, count, x);
-            for (int n = 0; n < waiting; n++) {
-                give(times[n], turns[n]->taking, (double *)(cells[0] + x * ramps->cells[0].column_step),
-                     (double *)(cells[1] + x * ramps->cells[1].column_step),
-                     (double *)(cells[2] + x * ramps->cells[2].column_step), &counted);
-                *times[n] += turns[n]->tail;
+            double *at[3];
+            for (int n = 0; n < 3; n++)
+                at[n] = (double *)(cells[n] + x * ramps->cells[n].column_step);
+            Ramp ramp = {*at[0], *at[1], *at[2]};
+            if (count == 2) { /* as for most: no list of turns */
+                double *first = ask_of(arriving, x), *second = ask_of(arriving + 1, x);
+                const int second_first = first && second && *second < *first;
+                if (second_first)
+                    serve_packet(second, arriving + 1, &ramp, &counted);
+                if (first)
+                    serve_packet(first, arriving, &ramp, &counted);
+                if (second && !second_first)
+                    serve_packet(second, arriving + 1, &ramp, &counted);
+            } else {
+                const int waiting = in_turn(turns, times, arriving, count, x);
+                for (int n = 0; n < waiting; n++)
+                    serve_packet(times[n], turns[n], &ramp, &counted);
             }
+            *at[0] = ramp.free, *at[1] = ramp.asked_at, *at[2] = ramp.idle;
         }
     }
     return counted;
@@ -399,7 +441,7 @@ static PyObject *serve(PyObject *module, PyObject *const *given, Py_ssize_t coun
     if (PyObject_GetBuffer(given[0], &ramps, PyBUF_SIMPLE))
         return NULL;
     Arriving *arriving = calloc((size_t)transfers, sizeof *arriving);
-    Arriving **turns = calloc((size_t)transfers, sizeof *turns);
+    const Arriving **turns = calloc((size_t)transfers, sizeof *turns);
     double **times = calloc((size_t)transfers, sizeof *times);
     OutOfOrder counted = {0, 0.0};
     Py_ssize_t known = 0;
@@ -419,13 +461,14 @@ static PyObject *serve(PyObject *module, PyObject *const *given, Py_ssize_t coun
     while (known--)
         PyBuffer_Release(&arriving[known].places);
     PyBuffer_Release(&ramps);
-    free(arriving), free(turns), free(times);
+    free(arriving), free((void *)turns), free(times);
     if (PyErr_Occurred())
         return NULL;
     return counted.packets ? Py_BuildValue("Ld", (long long)counted.packets, counted.longest_wait) : Py_BuildValue("");
 }
 
-/* products.c; ../../ranks/bells.c; exchange/march.c and hops.c */
+/* tiles.c; ../products.c; ../../ranks/bells.c; ../exchange/march.c and hops.c */
+PyObject *deliver(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *bell_ring(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *bell_heard(PyObject *module, PyObject *const *given, Py_ssize_t count);
@@ -439,6 +482,7 @@ static PyMethodDef methods[] = {
     {"address", (PyCFunction)(void (*)(void))address, METH_FASTCALL, NULL},
     {"give", (PyCFunction)(void (*)(void))give_all, METH_FASTCALL, NULL},
     {"replay", (PyCFunction)(void (*)(void))replay, METH_FASTCALL, NULL},
+    {"deliver", (PyCFunction)(void (*)(void))deliver, METH_FASTCALL, NULL},
     {"multiply", (PyCFunction)(void (*)(void))multiply, METH_FASTCALL, NULL},
     {"line_up", (PyCFunction)(void (*)(void))march_line_up, METH_FASTCALL, NULL},
     {"enter", (PyCFunction)(void (*)(void))march_enter, METH_FASTCALL, NULL},

@@ -20,7 +20,7 @@ from meshrt.mesh.wires.lane import Lane, MessageBuffer, lane_of
 from meshrt.mesh.wires.lines import View
 from meshrt.mesh.wires.planning import check_chosen, is_crossed, scheduled
 from meshrt.mesh.wires.replay import Arrival, Look, can_be_at_once, replay
-from meshrt.mesh.wires.schedule import Schedule
+from meshrt.mesh.wires.schedule import PayloadMove, Schedule
 from meshrt.mesh.wires.software import streaming_cycles
 from meshrt.mesh.wires.strides import strides_of
 from meshrt.mesh.wires.tables import Channel
@@ -28,6 +28,8 @@ from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+MANY = 1 << 18  # bytes of tiles for which it pays to ask the compiled core; a processor's cache has as many
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +178,7 @@ def _send(
     if block.mapped:
         tally.sent(block, schedule, view, prepared.nbytes)
     if own is not None and schedule.parts:
-        _deliver(schedule, view, own, lane.received, out, combine)
+        _deliver(block, schedule, view, own, lane.received, out, combine)
     if pending:
         host = block.ledger.host
         host.messages += len(pending)
@@ -188,19 +190,42 @@ def _send(
 
 
 def _deliver(
-    schedule: Schedule, view: View, own: np.ndarray, received: list[MessageBuffer], out: np.ndarray,
+    block: Cores, schedule: Schedule, view: View, own: np.ndarray, received: list[MessageBuffer], out: np.ndarray,
     combine: "Callable[..., np.ndarray] | None",
 ) -> None:  # fmt: skip
     """Put the tiles that arrive on the lines of a view where they belong."""
     target, parts = view.of(out), schedule.parts
     packets = [(own if part.message < 0 else received[part.message].tiles)[:, part.source] for part in parts]
     # one part alone NumPy copies by itself where it has to
-    if len(parts) > 1 and any(part.message < 0 for part in parts) and np.may_share_memory(own, target):
-        packets = [packet.copy() for packet in packets]  # nothing is to be overwritten before it has left
-    for part, packet in zip(parts, packets, strict=True):
-        target[:, part.to] = packet if combine is None else combine(target[:, part.to], packet)
+    takes = len(parts) > 1 and any(part.message < 0 for part in parts) and np.may_share_memory(own, target)
+    if combine is None and target.nbytes > MANY and block.core is not None and _are_many(target, parts):
+        _deliver_many(block, [target[:, part.to] for part in parts], packets, takes)
+    else:
+        if takes:
+            packets = [packet.copy() for packet in packets]  # nothing is to be overwritten before it has left
+        for part, packet in zip(parts, packets, strict=True):
+            target[:, part.to] = packet if combine is None else combine(target[:, part.to], packet)
     if view.axis is None and not np.may_share_memory(target, out):  # a flat view of scattered memory is a copy
         out[...] = target.reshape(out.shape)
+
+
+def _are_many(target: np.ndarray, parts: "tuple[PayloadMove, ...]") -> bool:
+    """May the compiled core put tiles of so many lines where they belong? NumPy needs a call for each of them."""
+    plain = target.dtype.kind != "V" or target.itemsize <= 2  # NumPy shows others none of what it does not know
+    return len(parts) < 8 and target.ndim < 9 and plain and all(isinstance(part.to, slice) for part in parts)
+
+
+def _deliver_many(block: Cores, targets: list[np.ndarray], packets: list[np.ndarray], takes: bool) -> None:
+    """The same by the compiled core; where packets and targets share memory, as many lines at a time as a cache has."""
+    lines, room = len(targets[0]), 0
+    arrays = [array for pair in zip(targets, packets, strict=True) for array in pair]
+    if takes:
+        line_bytes = sum(packet[:1].nbytes for packet in packets)
+        lines = max(1, MANY // max(1, line_bytes))
+        room = block.core.address(block.clock.buffer("leaving", lines * line_bytes))
+    if targets[0].dtype.kind == "V":
+        arrays = [array.view(f"u{array.itemsize}") for array in arrays]
+    block.core.deliver(room, lines, *arrays)
 
 
 def receive(block: Cores, flight: Flight) -> np.ndarray:

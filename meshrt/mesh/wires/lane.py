@@ -4,8 +4,9 @@ What is then done for each packet is a handful of passes over arrays of times (r
 with the source, until a core that waited for the packet takes them over.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import field
+from itertools import count
 from math import prod
 from typing import Any
 
@@ -114,11 +115,11 @@ def lane_of(block: Cores, schedule: Schedule, view: View, tile: tuple[int, ...],
 
 
 def _lane(block: Cores, schedule: Schedule, view: View, tile: tuple[int, ...], dtype: np.dtype[Any]) -> Lane:
-    runs, ends, received = [], [], list[MessageBuffer]()
+    runs, ends, received, numbers = [], [], list[MessageBuffer](), count()
     for batch in schedule.batches:
         strip = view.count if batch.messages or view.axis != "x" else max(1, BATCH // max(1, batch.under_way))
         for lines, part in view.strips(strip):
-            runs.append(_run(block, schedule, batch, lines, part, tile, dtype, received))
+            runs.append(_run(block, schedule, batch, lines, part, tile, dtype, received, numbers))
             if block.core is None:
                 ends += [
                     (lines, delivery[-1]) for tick in batch.ticks for delivery in tick.deliveries if _even([delivery])
@@ -126,7 +127,8 @@ def _lane(block: Cores, schedule: Schedule, view: View, tile: tuple[int, ...], d
     sends = [message for run in runs for tick in run.ticks for message in tick.sends]
     block.host.sent_to.update(message.rank for message in sends)
     state = view.of(block.clock.state, 1)
-    hops = [np.stack([np.atleast_1d(part.hops), np.zeros(np.size(part.hops))])[:, None] for part in schedule.parts]
+    parts = schedule.parts if block.core is None else ()  # it has its own tables of paths, see strides.py
+    hops = [np.stack([np.atleast_1d(part.hops), np.zeros(np.size(part.hops))])[:, None] for part in parts]
     return Lane(
         schedule,
         view,
@@ -138,7 +140,7 @@ def _lane(block: Cores, schedule: Schedule, view: View, tile: tuple[int, ...], d
             Positions(view.of(array), schedule.delivered)
             for array in (block.clock.ramp_in, block.clock.asked_at[RAMP], block.clock.idle[RAMP])
         ),
-        list(zip(_paths(state, schedule.parts, received), hops, strict=True)),
+        list(zip(_paths(state, parts, received), hops, strict=True)),
         received,
         sum(message.time.size for message in sends),
         sum(message.spec[0].nbytes for message in sends),
@@ -163,18 +165,18 @@ def _paths(state: np.ndarray, parts: Iterable[PayloadMove], received: list[Messa
 
 def _run(
     block: Cores, schedule: Schedule, batch: Batch, lines: slice, view: View,
-    tile: tuple[int, ...], dtype: np.dtype[Any], received: list[MessageBuffer],
+    tile: tuple[int, ...], dtype: np.dtype[Any], received: list[MessageBuffer], numbers: Iterator[int],
 ) -> Run:  # fmt: skip
-    """Adds the messages that it receives to `received`."""
+    """Adds the messages that it receives to `received`; `numbers` count those of the lane."""
     clock = block.clock
-    time = view.new((), batch.slots, (), np.float64, clock.buffer(8 * view.count * batch.slots))
+    time = view.new((), batch.slots, (), np.float64, clock.buffer("headers", 8 * view.count * batch.slots))
     cores, ramp_out = view.of(clock.state[TIME]), view.of(clock.ramp_out)
     used = {way for tick in batch.ticks for way, *_ in tick.moves} if block.core is None else ()
     links = {way: tuple(view.of(array[way]) for array in (clock.link_free, clock.asked_at, clock.idle)) for way in used}
     late = None if clock.late is None else view.of(clock.late, 1)
 
     def buffer(message: Message, number: int) -> MessageBuffer:
-        return _buffer(block, schedule, view, message, number, tile, dtype, time, received)
+        return _buffer(block, schedule, view, message, number, tile, dtype, time, received, next(numbers))
 
     def tick_of(tick: BatchTick) -> RunTick:
         sends, recvs = ([buffer(message, tick.number) for message in messages] for messages in (tick.sends, tick.recvs))
@@ -237,13 +239,14 @@ def new_landing(block: Cores, lane: Lane) -> Landing:
 
 def _buffer(
     block: Cores, schedule: Schedule, view: View, message: Message, number: int, tile: tuple[int, ...],
-    dtype: np.dtype[Any], time: np.ndarray, received: list[MessageBuffer],
+    dtype: np.dtype[Any], time: np.ndarray, received: list[MessageBuffer], of_lane: int,
 ) -> MessageBuffer:  # fmt: skip
+    """Its memory is that of other lanes' messages, too: when a transfer has been replayed, nobody looks at it."""
     from mpi4py import MPI
 
     packets = message.count * view.count
     size = prod(tile) * dtype.itemsize if block.payload else 0
-    data = np.empty(packets * (HEADER + size), np.uint8)
+    data = block.clock.buffer(f"message {of_lane}", packets * (HEADER + size))
     heads = view.new((3,), message.count, (), np.float64, data[: packets * HEADER])
     tiles = view.new((), message.count, tile, dtype, data[packets * HEADER :]) if block.payload else data
     note = f"{schedule.note}, tick {number}".encode()

@@ -15,7 +15,7 @@ import numpy as np
 from meshrt.mesh.wires.lines import Index
 from meshrt.records import dataclass
 
-LEAVE, COPY, MOVE, LAND, ADD, ANY_LATE, TAKE_OVER, SPEND, SERVE = range(9)  # as in core.c
+LEAVE, COPY, MOVE, LAND, PATH, ANY_LATE, TAKE_OVER, SPEND, SERVE = range(9)  # as in core.c
 CELLS = 6
 ROW = Struct(f"{3 + 5 * CELLS}q")
 EVERYWHERE = slice(None)
@@ -34,26 +34,28 @@ class Step:
 class Addresses:
     """Where arrays are in memory, each asked for once, and those in the memory `landing` by where in it they are.
 
-    A table lives no longer than the addresses that it was made with: they keep the arrays.
+    A table lives no longer than the addresses that it was made with: they keep the memory.
     """
 
     core: Any  # the compiled core, which finds them
     landing: int = 0
     size: int = 0
-    known: dict[int, tuple[Any, np.ndarray, int]] = field(default_factory=dict)  # by the id of what was asked for
+    known: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # by the id of what was asked for: `_ask`
+    kept: list[np.ndarray] = field(default_factory=list)
 
     def of(self, array: np.ndarray) -> int:
-        found = self.known.get(id(array))
-        if found is None:
-            found = self.known[id(array)] = array, array, self.core.address(array)
-        return found[-1]
+        address: int = (self.known.get(id(array)) or self._ask(array, array))[2]
+        return address
 
     def of_positions(self, index: np.ndarray) -> int:
-        found = self.known.get(id(index))
-        if found is None:
-            positions = np.ascontiguousarray(index, np.int64)
-            found = self.known[id(index)] = index, positions, self.core.address(positions)
-        return found[-1]
+        known = self.known.get(id(index)) or self._ask(index, np.ascontiguousarray(index, np.int64))
+        address: int = known[2]
+        return address
+
+    def _ask(self, asked: np.ndarray, array: np.ndarray) -> tuple[Any, ...]:
+        """(What was asked for, the array, its address, sizes, steps); the id of an array that lives is no other's."""
+        known = self.known[id(asked)] = asked, array, self.core.address(array), *array.shape, *array.strides
+        return known
 
     def table(self, steps: Iterable[Step]) -> bytes:
         """The table of steps; one over nothing has no row."""
@@ -61,21 +63,28 @@ class Addresses:
         return b"".join(ROW.pack(*row) for row in rows if row)
 
     def close(self) -> None:
-        """No more tables come: what stood for the landing is let go, which counts though nobody wrote to it."""
-        for key, (*_, address) in list(self.known.items()):
-            if 0 <= address - self.landing < self.size:
-                del self.known[key]
+        """No more tables come: kept is the memory that is in them, without all views of it that were asked for. What
+        stood for the landing is let go, which counts though nobody wrote to it.
+        """
+        owners = dict[int, np.ndarray]()
+        for _, array, address, *_ in self.known.values():
+            if not 0 <= address - self.landing < self.size:
+                while isinstance(array.base, np.ndarray):
+                    array = array.base
+                owners[id(array)] = array
+        self.known.clear()
+        self.kept.extend(owners.values())
 
     def _row(self, step: Step) -> list[int]:
         row, by_line = [step.kind], False
         for array, index in step.cells:
-            start, at = self.of(array), 0
-            (lines, length), (line_step, along) = array.shape, array.strides
-            if isinstance(index, slice):
-                span = range(length)[index]
-                count, start, along = len(span), start + span.start * along, along * span.step
-            else:
+            _, _, start, lines, length, line_step, along = self.known.get(id(array)) or self._ask(array, array)
+            count, at = length, 0
+            if isinstance(index, np.ndarray):
                 count, at = len(index), self.of_positions(index)
+            elif index is not EVERYWHERE:
+                first, stop, by = index.indices(length)
+                count, start, along = len(range(first, stop, by)), start + first * along, along * by
             if len(row) == 1:
                 if not lines * count:
                     return []

@@ -4,6 +4,8 @@ The steps are those of replay.py and fabric.py, in the same order. Made at a lan
 """
 
 from collections.abc import Iterator
+from functools import cached_property
+from struct import pack
 
 import numpy as np
 
@@ -25,13 +27,23 @@ class Strides:
     """Tables of a lane. What they have the addresses of lives as long: `addresses` has the arrays."""
 
     stretches: list[Stretch]
-    paths: bytes  # Arrival.take_path
+    serves: bytes  # the ramps are given out, for a transfer that is alone
     late: bytes  # does any core have to wait for what landed?
-    takes_over: bytes  # these go on from then, by the packets' paths
-    waits: bytes  # the ramps and all of that, for a transfer that is alone
-    at_once: list[Stretch]  # the stretches, and that behind the last
+    paths: bytes  # Arrival.take_path
+    takes_over: bytes  # those cores go on from then, by the packets' paths
     places: bytes  # where each core of the block has its packet in a landing, see `_places`
     addresses: Addresses
+
+    @cached_property
+    def waits(self) -> bytes:
+        """All of that, for a transfer that is alone."""
+        return self.serves + self.late + self.paths + self.takes_over
+
+    @cached_property
+    def at_once(self) -> list[Stretch]:
+        """The stretches, and the same behind the last."""
+        *before, (steps, tick) = self.stretches
+        return [*before, (steps + self.waits, tick)]
 
 
 def strides_of(block: Cores, lane: Lane) -> Strides:
@@ -80,14 +92,13 @@ def _strides(block: Cores, lane: Lane) -> Strides:
     cores: list[Cells] = [(state[row], at) for row in (TIME, HOPS, STAGES)]
     packets: list[Cells] = [(landed[row], EVERYWHERE) for row in (TIME, HOPS, STAGES)]
     paths = addresses.table(_paths(lane, landed, state, received))
-    late, takes_over = (addresses.table([Step(kind, cores + packets)]) for kind in (kinds.ANY_LATE, kinds.TAKE_OVER))
+    late = addresses.table([Step(kinds.ANY_LATE, cores + packets)])
+    takes_over = late and pack("q", kinds.TAKE_OVER) + late[8:]  # over the same cells
     ramps = [view.of(array) for array in (block.clock.ramp_in, block.clock.asked_at[RAMP], block.clock.idle[RAMP])]
-    serve = addresses.table([Step(kinds.SERVE, [(landed[TIME], EVERYWHERE), *((ramp, at) for ramp in ramps)])])
-    waits = b"".join((serve, late, paths, takes_over))
+    serves = addresses.table([Step(kinds.SERVE, [(landed[TIME], EVERYWHERE), *((ramp, at) for ramp in ramps)])])
     places = _places(block, lane, landed[TIME], addresses)
     addresses.close()
-    at_once: list[Stretch] = [*stretches[:-1], (stretches[-1][0] + waits, None)]
-    return Strides(stretches, paths, late, takes_over, waits, at_once, places, addresses)
+    return Strides(stretches, serves, late, paths, takes_over, places, addresses)
 
 
 def _leave(run: Run) -> Iterator[Step]:
@@ -125,11 +136,9 @@ def _paths(
     for part in lane.schedule.parts:
         source = state if part.message < 0 else received[part.message]
         hops = np.atleast_2d(np.asarray(part.hops, np.float64))
-        packets: list[tuple[Cells, Cells]] = [
-            ((landed[row], part.delivered), (source[row], part.source)) for row in (HOPS, STAGES)
-        ]
-        yield Step(kinds.ADD, [*packets[0], (hops, EVERYWHERE)])
-        yield Step(kinds.LAND, packets[1])
+        to, of = part.delivered, part.source
+        cells: list[Cells] = [(landed[HOPS], to), (source[HOPS], of), (hops, EVERYWHERE)]
+        yield Step(kinds.PATH, [*cells, (landed[STAGES], to), (source[STAGES], of)])
 
 
 def _places(block: Cores, lane: Lane, landed: np.ndarray, addresses: Addresses) -> bytes:

