@@ -95,7 +95,7 @@ def watching() -> Iterator[Watch]:
     post_init = Memory.__post_init__
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Memory, "__post_init__", made)
-        patch.setattr(fabric, "send", looked_at(fabric.send))
+        patch.setattr(fabric, "_start", looked_at(fabric._start))
         patch.setattr(Block, "matmul", looked_at(Block.matmul))
         for one in (Porter, Convoy, MarchingPorter, MarchingConvoy):
             patch.setattr(one, "depart", looked_at(one.depart))
