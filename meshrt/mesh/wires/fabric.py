@@ -198,7 +198,7 @@ def _deliver(
     packets = [(own if part.message < 0 else received[part.message].tiles)[:, part.source] for part in parts]
     # one part alone NumPy copies by itself where it has to
     takes = len(parts) > 1 and any(part.message < 0 for part in parts) and np.may_share_memory(own, target)
-    if combine is None and target.nbytes > MANY and block.core is not None and _are_many(target, parts):
+    if combine is None and target.nbytes > MANY and block.core is not None and _are_many(target, own, parts):
         _deliver_many(block, [target[:, part.to] for part in parts], packets, takes)
     else:
         if takes:
@@ -209,8 +209,10 @@ def _deliver(
         out[...] = target.reshape(out.shape)
 
 
-def _are_many(target: np.ndarray, parts: "tuple[PayloadMove, ...]") -> bool:
-    """May the compiled core put tiles of so many lines where they belong? NumPy needs a call for each of them."""
+def _are_many(target: np.ndarray, own: np.ndarray, parts: "tuple[PayloadMove, ...]") -> bool:
+    """May the compiled core put tiles where they belong? Not where they are to become numbers of another kind."""
+    if target.dtype != own.dtype or target.shape[2:] != own.shape[2:]:
+        return False
     plain = target.dtype.kind != "V" or target.itemsize <= 2  # NumPy shows others none of what it does not know
     return len(parts) < 8 and target.ndim < 9 and plain and all(isinstance(part.to, slice) for part in parts)
 
