@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,19 @@ def test_a_device_of_ones_own_and_limits() -> None:
 def test_what_cannot_be_is_an_exception(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         meshrt.run("gemm", **options)
+
+
+def test_payload_is_said_as_the_command_says_it_or_true_or_false() -> None:
+    for word, numbers in (("none", False), (False, False), ("full", True), (True, True)):
+        report = meshrt.run("gemm", mesh=(2, 2), payload=word, **SMALL)
+        assert ("max_abs_error" in report.result) == numbers, word
+        (swept,) = meshrt.sweep("gemm", mesh=(2, 2), payload=word, **SMALL)
+        assert ("max_abs_error" in swept.result) == numbers, word
+    wrong: Any
+    for wrong in ("some", "", 1, None, ["none"]):
+        for call in (meshrt.run, meshrt.sweep):
+            with pytest.raises(UsageError, match=re.escape(f"payload is {wrong!r}; it is True or 'full', or False")):
+                call("gemm", mesh=(2, 2), payload=wrong, **SMALL)
 
 
 def test_the_command_refuses_in_the_same_words(run_meshrt: Callable[..., Finished]) -> None:
