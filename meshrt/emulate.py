@@ -39,9 +39,8 @@ def emulate(
     """
     start, kind = perf_counter(), find_machine(program.machine)
     values = program.complete(arguments)
-    for name, option in settings_of(program.machine).items():
-        if name in settings:
-            option.check(settings[name])
+    options = settings_of(program.machine)
+    settings = {name: options[name].check(value) if name in options else value for name, value in settings.items()}
     machine = kind.open_machine(comm, board, program.mesh, payload, console or Console(), **settings)
     try:
         result = program.run(machine, **values)

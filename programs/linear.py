@@ -8,7 +8,7 @@ from meshrt.arm.soc import Soc
 from meshrt.errors import UsageError
 from meshrt.models.quantize import codes as grids
 from meshrt.models.quantize.codes import Codes
-from meshrt.options import AtLeast
+from meshrt.options import AtLeast, Shown
 from meshrt.programs.arm.inputs import Rows, Stage, quantized, span_of
 from meshrt.programs.arm.kernels import Form, Shift
 from meshrt.programs.arm.linear import product, shares_of
@@ -29,7 +29,9 @@ def run(
     activations: Annotated[Literal["row", "block"], "of x: what shares a scale, a row or a group of it"] = "row",
     symmetric: Annotated[bool, "weights without zeros: half of the codes is 0"] = False,
     unit: Annotated[Literal["smmla", "sdot"] | None, "what multiplies  [default: the best that the cores have]"] = None,
-    tile: Annotated[str | None, "rows x columns of a micro-tile  [default: what registers allow]"] = None,
+    tile: Annotated[
+        str | tuple[int, int] | None, "rows x columns of a micro-tile  [default: what registers allow]", Shown("RxC")
+    ] = None,
     layout: Annotated[Literal["planes", "pairs"], "of 4-bit weights; pairs need zip instructions"] = "planes",
     signed: Annotated[bool, "weights are unpacked to -8..7, by a subtraction in the loop"] = False,
     order: Annotated[Literal["columns", "rows"], "the outer loop over micro-tiles"] = "columns",

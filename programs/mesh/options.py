@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from meshrt.errors import UsageError
 from meshrt.mesh.mesh import Mesh, parse_mesh
-from meshrt.options import AtLeast
+from meshrt.options import AtLeast, Shown
 from meshrt.programs.mesh.cache import Policy
 from meshrt.programs.mesh.systems import Programs, System
 from meshrt.records import dataclass
@@ -18,7 +18,9 @@ DecodePhases = Annotated[int | None, "the same in decode  [default: as in prefil
 Allreduces = Annotated[Literal["fused", "published"], "6 or 10 allreduces a layer in decode"]
 HeadGroups = Annotated[int | None, "groups of heads side by side  [default: what leaves least to a core]"]
 Regions = Annotated[int, "meshes that share the layers out, one after the other"]
-DecodeMesh = Annotated[str | None, "WxH cores that decode, at the same corner  [default: those of prefill]"]
+DecodeMesh = Annotated[
+    str | tuple[int, int] | None, "cores that decode, at the same corner  [default: those of prefill]", Shown("WxH")
+]  # fmt: skip
 DecodeRegions = Annotated[int | None, "regions that decode  [default: as many as prefill has]"]
 StepsRun = Annotated[
     int | None, "of prefill: the same for steps of a product, and of tokens going round; --payload none", AtLeast(1)
@@ -32,7 +34,10 @@ AsPublished = Annotated[
 Experts = Annotated[
     Literal["split", "regions"] | None, "each expert over all cores, or in a region of its own  [default: split]"
 ]
-ExpertGrid = Annotated[str | None, "CxR regions of experts  [default: up to one an expert, as divides the mesh]"]
+ExpertGrid = Annotated[
+    str | tuple[int, int] | None, "regions of experts  [default: up to one an expert, as divides the mesh]",
+    Shown("CxR"),
+]  # fmt: skip
 Dispatch = Annotated[
     DispatchName | None,
     "how a prompt's tokens get to experts; padded and dense: they stay  [default: padded; with regions ring]",
@@ -96,7 +101,7 @@ class How:
 
     def decode_cores(self, mesh: Mesh) -> tuple[int, int]:
         """(width, height) of the mesh that decodes, where this one begins. UsageError."""
-        return parse_mesh(self.decode_mesh) if self.decode_mesh else (mesh.width, mesh.height)
+        return parse_mesh(self.decode_mesh) if self.decode_mesh is not None else (mesh.width, mesh.height)
 
 
 def check_how(how: How, payload: bool, context: int) -> None:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import rings, shifts
 from meshrt.mesh.presets import IDEAL
+from meshrt.options import AtMost
 from meshrt.program import settings_of
 from meshrt.ranks.host import ONE_THREAD
 from meshrt.units import short
@@ -137,11 +138,86 @@ def test_a_device_of_ones_own_and_limits() -> None:
         ({"device": "wse9"}, "--device is 'wse9'; there are wse2, wse3, wormhole, dojo, ideal, files as mine.toml"),
         ({"on": "abacus"}, "no machine 'abacus': there are arm, gpu, mesh, neuron"),
         ({"mesh": "4by4"}, "mesh '4by4' is not WIDTHxHEIGHT"),
+        ({"mesh": (2.5, 2)}, "mesh '2.5x2' is not WIDTHxHEIGHT, such as 8x8, with sides of 1 to 1000000"),
+        ({"mesh": (2,)}, "mesh '2' is not WIDTHxHEIGHT"),
+        ({"mesh": ()}, "mesh '' is not WIDTHxHEIGHT"),
+        ({"size": (2, 2, 2)}, "mesh '2x2x2' is not WIDTHxHEIGHT"),
+        ({"mesh": (0, 1)}, "mesh '0x1' is not WIDTHxHEIGHT"),
+        ({"mesh": (-2, 3)}, "mesh '-2x3' is not WIDTHxHEIGHT"),
+        ({"mesh": (2_000_000, 1)}, "mesh '2000000x1' is not WIDTHxHEIGHT"),
+        ({"mesh": (True, 2)}, "mesh 'Truex2' is not WIDTHxHEIGHT"),
+        ({"mesh": 4}, r"--mesh is 4; it is WxH or \(W, H\)"),
+        ({"spares": (1, 0.5), "defects": "0.01"}, "mesh '1x0.5' is not WIDTHxHEIGHT"),
+        ({"spares": 4, "defects": "0.01"}, r"--spares is 4; it is CxR or \(C, R\)"),
     ],
 )
 def test_what_cannot_be_is_an_exception(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         meshrt.run("gemm", **options)
+
+
+def test_sizes_of_two_numbers_are_a_text_or_two_numbers() -> None:
+    """And the report has the text, as that of the command."""
+    common: dict[str, Any] = {"payload": False, "max_new_tokens": 2, "prompt_tokens": 4}
+    cases: list[tuple[str, str, Any, Any, dict[str, Any]]] = [
+        ("llama-tiny", "decode_mesh", "4x4", (4, 4), {"layers": 1, **common}),
+        ("mixtral-tiny", "expert_grid", "2x1", (2, 1), {"layers": 1, "experts": "regions", **common}),
+        ("linear", "tile", "8x8", (8, 8), {"m": 20, "k": 128, "n": 96, "payload": False}),
+    ]
+    for program, option, text, two, others in cases:
+        said, given = (meshrt.run(program, **{option: value}, **others) for value in (text, two))
+        assert said.arguments[option] == given.arguments[option] == text
+        assert outside_host(dict(said.data)) == outside_host(dict(given.data))
+    for size in ("4x2", (4, 2), (np.int64(4), np.int32(2))):
+        assert meshrt.run("shift", mesh=size, tile=2).data["mesh"] == [4, 2]
+    wrong: list[tuple[str, Any, str]] = [
+        ("decode_mesh", (4, 0), "mesh '4x0' is not WIDTHxHEIGHT"),
+        ("decode_mesh", "", "mesh '' is not WIDTHxHEIGHT"),
+        ("decode_mesh", 4, r"--decode-mesh is 4; it is WxH or \(W, H\)"),
+        ("expert_grid", 4, r"--expert-grid is 4; it is CxR or \(C, R\)"),
+    ]
+    for option, value, message in wrong:
+        with pytest.raises(UsageError, match=message):
+            meshrt.run("llama-tiny", **{option: value})
+    with pytest.raises(UsageError, match=r"--expert-grid 2\.5x1: it is COLUMNSxROWS of regions, such as 4x2"):
+        meshrt.run("mixtral-tiny", experts="regions", expert_grid=(2.5, 1))
+    with pytest.raises(UsageError, match="--tile '8' is no tile such as 10x8"):
+        meshrt.run("linear", tile=(8,))
+
+
+def test_numbers_are_what_the_command_would_make_of_them() -> None:
+    """A whole number is a choice's text, NumPy's numbers are Python's, and what is no number is refused as ever."""
+    small: dict[str, Any] = {"m": 20, "k": 128, "n": 96, "tile": "8x8", "payload": False}
+    for bits in (8, np.int64(8), "8"):
+        assert meshrt.run("linear", bits=bits, **small).arguments["bits"] == "8"
+    shape: dict[str, Any] = {"bits": 4, "ranks": "uniform-16", "prompt_tokens": 4, "max_new_tokens": 1, "layers": 1}
+    report = meshrt.run("llama-tiny", compensator_bits=8, payload=False, **shape)
+    assert report.arguments["compensator_bits"] == "8" and report.arguments["bits"] == 4
+    for tile in (2, 2.0, np.int64(2), np.float32(2)):
+        report = meshrt.run("shift", mesh=(4, 1), tile=tile)
+        assert type(report.arguments["tile"]) is int and report.arguments["tile"] == 2
+        report.to_json()
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"bits": 5}, "--bits is 5; there are 4, 8"),
+        ({"bits": True}, "--bits is True; there are 4, 8"),
+        ({"m": float("nan")}, "--m is nan; it is a whole number"),
+        ({"m": float("inf")}, "--m is inf; it is a whole number"),
+        ({"m": np.float32("nan")}, "--m is nan; it is a whole number"),
+        ({"cores": float("-inf")}, "--cores is -inf; it is a whole number"),
+        ({"cores": 1.5}, "--cores is 1.5; it is a whole number"),
+    ]
+    for option, message in wrong:
+        with pytest.raises(UsageError, match=message):
+            meshrt.run("linear", **option)
+
+
+def test_a_range_is_told_as_far_as_there_is_one() -> None:
+    def own(block: Block, *, share: Annotated[float, "", AtMost(0.5)] = 0.5) -> dict[str, Any]:
+        return {}
+
+    for share in (0.75, float("nan")):
+        with pytest.raises(UsageError, match=f"--share is {share}; it is 0.5 at most"):
+            meshrt.run(own, mesh=(1, 1), share=share)
 
 
 def test_payload_is_said_as_the_command_says_it_or_true_or_false() -> None:
