@@ -54,8 +54,6 @@ def draw(width: int, height: int, rate: float, seed: int) -> Defects:
     """A wafer on which each core and each link is dead with probability `rate`. UsageError."""
     if not 0 <= rate < 1:
         raise UsageError(f"--defects {rate}: a rate is at least 0 and less than 1")
-    if seed < 0:
-        raise UsageError(f"--defects-seed is {seed}; it starts at 0")
     rng = np.random.default_rng(seed)
     dead = Defects(rng.random((height, width)) < rate, np.zeros((4, height, width), np.bool_))
     for port in (EAST, SOUTH):

@@ -41,7 +41,7 @@ def open_machine(
     defects: Annotated[str | None, "Dead cores and links that the mesh is laid around.", Shown("RATE|FILE")] = None,
     spares: Annotated[str | tuple[int, int] | None, "Spare columns and rows of the wafer.  [default: an eighth]",
         Shown("CxR")] = None,
-    defects_seed: Annotated[int | None, "What is dead at a RATE.  [default: 0]"] = None,
+    defects_seed: Annotated[int | None, "What is dead at a RATE.  [default: 0]", AtLeast(0)] = None,
     maps: Annotated[str | None, "Write what each core and link did, for `meshrt show`.", Shown("FILE.npz")] = None,
     trace: Annotated[str | None, "Write what some cores did when, for a trace viewer such as Perfetto.", Shown("PATH")
         ] = None,

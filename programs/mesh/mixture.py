@@ -100,7 +100,7 @@ def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture
         )
     if regions and how.decode_cores(block.mesh) != (block.mesh.width, block.mesh.height):
         raise UsageError("--decode-mesh moves experts over whole meshes: leave it away, or take --experts split")
-    if regions and (how.decode_regions or how.regions) != how.regions:
+    if regions and how.regions_of_decode != how.regions:
         raise UsageError("--decode-regions moves experts over whole meshes: leave it away, or take --experts split")
     if regions and config.factored:
         raise UsageError(
@@ -136,7 +136,7 @@ def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture
         routing,
         numbers,
         tally,
-        how.decode_phases or how.phases,
+        how.phases_of_decode,
         how.experts_run,
         how.steps_run,
     )

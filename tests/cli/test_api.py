@@ -220,6 +220,34 @@ def test_a_range_is_told_as_far_as_there_is_one() -> None:
             meshrt.run(own, mesh=(1, 1), share=share)
 
 
+@pytest.mark.parametrize(
+    ("program", "options", "message"),
+    [
+        ("llama-tiny", {"decode_phases": 0}, "--decode-phases is 0; it is 1 to 64"),
+        ("llama-tiny", {"decode_regions": 0}, "--decode-regions is 0; it starts at 1"),
+        ("llama-tiny", {"temperature": float("inf")}, "--temperature is inf; it is at least 0 and below inf"),
+        ("llama-tiny", {"top_p": float("nan")}, "--top-p is nan; it is above 0 and 1 at most"),
+        ("serve", {"burstiness": 0.0, "rate": 1.0}, "--burstiness is 0.0; it is above 0$"),
+        ("serve", {"rate": float("inf")}, "--rate is inf; it is 0 to 1000000000$"),
+        ("serve", {"rate": 1e-12}, "--rate is 1e-12; it is 0, or 1e-09 to 1e.09 a second"),
+        ("serve", {"random_range_ratio": 1}, "--random-range-ratio is 1; it is at least 0 and below 1"),
+        ("lowrank", {"ratio": -0.5, "payload": False}, "--ratio is -0.5; it is at least 0 and below 1"),
+        ("lowrank", {"capacity": 0}, "--capacity is 0; it is above 0"),
+        ("lowrank", {"link_rate": 0}, "--link-rate is 0; it is 1e-15 to 1e.18"),
+    ],
+)
+def test_ranges_are_those_of_the_option(program: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        meshrt.run(program, **options)
+
+
+def test_zero_and_infinity_stay_where_they_mean_something() -> None:
+    """All at once, and gaps that are even."""
+    few: dict[str, Any] = {"requests": 3, "prompt_tokens": "4", "output_tokens": "2", "payload": False}
+    for load in ({"rate": 0}, {"rate": 9.0, "burstiness": float("inf")}):
+        assert meshrt.run("serve", tp=1, **load, **few).result["completed"] == 3
+
+
 def test_payload_is_said_as_the_command_says_it_or_true_or_false() -> None:
     for word, numbers in (("none", False), (False, False), ("full", True), (True, True)):
         report = meshrt.run("gemm", mesh=(2, 2), payload=word, **SMALL)
