@@ -248,6 +248,44 @@ def test_zero_and_infinity_stay_where_they_mean_something() -> None:
         assert meshrt.run("serve", tp=1, **load, **few).result["completed"] == 3
 
 
+def test_a_phase_is_named_and_has_tokens_on_every_machine() -> None:
+    """What has one name is added up or told apart, by machine, and never half of it is given for all."""
+
+    def twice(machine: Any) -> dict[str, Any]:
+        for _ in range(2):
+            with machine.phase("a", tokens=3):
+                pass
+        with machine.phase("b"):
+            pass
+        return {}
+
+    for on in ("mesh", "neuron", "gpu", "arm"):
+        report = meshrt.run(twice, on=on, size=(1, 1) if on == "mesh" else 1)
+        if on in ("mesh", "neuron"):
+            assert report.phases == ["a", "a", "b"] and [one.get("tokens") for one in report.data["phases"]][:2] == [
+                3,
+                3,
+            ]
+            with pytest.raises(KeyError, match="2 phases have the name 'a': give each its own"):
+                report.phase("a")
+        else:
+            assert report.phases == ["a", "b"] and report.phase("a", "tokens") == 6
+        assert report.phase("b")["name"] == "b"
+
+
+def test_a_report_in_one_line_and_in_html_has_no_more_than_its_table() -> None:
+    report = meshrt.run("gemm", mesh=(2, 2), **SMALL)
+    assert repr(report) == f"<Report: gemm on mesh 2x2, 0 phases, {report['critical_path.cycles']:g} cycles>"
+    report = meshrt.run("lowrank", payload=False)
+    assert repr(report).startswith("<Report: lowrank on gpu 1x1, 2 phases, ") and repr(report).endswith(" seconds>")
+    (full,) = meshrt.sweep("gemm", core_memory=[10])
+    assert repr(full) == "<Report: gemm on mesh, refused>"
+    names = report.table(verbose=True).splitlines()[2:-1]
+    shown = report.table().splitlines()[2:-1]
+    rows = list(re.findall(r"<tr><th style='text-align:left'>([^<]*)<", report._repr_html_()))
+    assert len(rows) == len(shown) < len(names)
+
+
 def test_payload_is_said_as_the_command_says_it_or_true_or_false() -> None:
     for word, numbers in (("none", False), (False, False), ("full", True), (True, True)):
         report = meshrt.run("gemm", mesh=(2, 2), payload=word, **SMALL)
