@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from meshrt.errors import FullError, LimitError, UsageError, in_full
 from meshrt.given import Own, options_of
 from meshrt.machine import find_machine
-from meshrt.program import Program, settings_of
+from meshrt.program import Program, checked_settings
 from meshrt.ranks import host
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
@@ -39,8 +39,7 @@ def emulate(
     """
     start, kind = perf_counter(), find_machine(program.machine)
     values = program.complete(arguments)
-    options = settings_of(program.machine)
-    settings = {name: options[name].check(value) if name in options else value for name, value in settings.items()}
+    settings = checked_settings(program.machine, settings)
     machine = kind.open_machine(comm, board, program.mesh, payload, console or Console(), **settings)
     try:
         result = program.run(machine, **values)

@@ -4,6 +4,7 @@ tokens: Annotated[int, "how many to store", AtLeast(1)] = 16
 """
 
 import inspect
+import re
 from collections.abc import Callable
 from math import isfinite
 from numbers import Integral, Real
@@ -90,7 +91,7 @@ class Option:
         if value is None and self.default is None:
             return value
         if isinstance(value, self.also):
-            return "x".join(map(str, value)) if isinstance(value, tuple) else value
+            return "x".join(map(str, value)) if self._two else value
         if isinstance(value, str) and value in self.words:
             return value
         if isinstance(value, Integral) and not isinstance(value, bool):
@@ -107,7 +108,7 @@ class Option:
 
     def _number(self, value: Any) -> int | float:
         """A number as `kind`, in the range. UsageError."""
-        if self.kind is int and not (isfinite(value) and value == int(value)):
+        if self.kind is int and not (isinstance(value, int) or (isfinite(value) and value == int(value))):
             raise UsageError(f"{self.flag} is {value}; it is a whole number")
         high_enough = (self.least is None or value >= self.least) and (self.above is None or value > self.above)
         if not (
@@ -130,9 +131,12 @@ class Option:
 
     def _words(self) -> str:
         """What a value is."""
-        if tuple in self.also and self.shown is not None:
-            return f"{self.shown} or ({', '.join(self.shown.split('x'))})"
-        return WORDS[self.kind]
+        return f"{self.shown} or ({', '.join(str(self.shown).split('x'))})" if self._two else WORDS[self.kind]
+
+    @property
+    def _two(self) -> bool:
+        """Is it two sizes, such as WxH, that a script may give as two numbers?"""
+        return tuple in self.also and re.fullmatch("[A-Z]x[A-Z]", self.shown or "") is not None
 
     def is_file(self, value: Any) -> bool:
         """Is that the name of a file that may be there in place of a choice?"""

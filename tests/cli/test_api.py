@@ -200,6 +200,7 @@ def test_numbers_are_what_the_command_would_make_of_them() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"bits": 5}, "--bits is 5; there are 4, 8"),
         ({"bits": True}, "--bits is True; there are 4, 8"),
+        ({"m": -(10**400)}, "--m is -10+; it starts at 1"),
         ({"m": float("nan")}, "--m is nan; it is a whole number"),
         ({"m": float("inf")}, "--m is inf; it is a whole number"),
         ({"m": np.float32("nan")}, "--m is nan; it is a whole number"),
