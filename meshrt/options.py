@@ -91,7 +91,7 @@ class Option:
         if value is None and self.default is None:
             return value
         if isinstance(value, self.also):
-            return "x".join(map(str, value)) if self._two else value
+            return "x".join(map(str, value)) if isinstance(value, tuple) and self._two else value
         if isinstance(value, str) and value in self.words:
             return value
         if isinstance(value, Integral) and not isinstance(value, bool):
