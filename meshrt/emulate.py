@@ -11,10 +11,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from meshrt.errors import FullError, LimitError, in_full
+from meshrt.errors import FullError, LimitError, UsageError, in_full
 from meshrt.given import Own, options_of
 from meshrt.machine import find_machine
-from meshrt.program import Program, settings_of
+from meshrt.program import Program, checked_settings
 from meshrt.ranks import host
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
@@ -39,9 +39,7 @@ def emulate(
     """
     start, kind = perf_counter(), find_machine(program.machine)
     values = program.complete(arguments)
-    for name, option in settings_of(program.machine).items():
-        if name in settings:
-            option.check(settings[name])
+    settings = checked_settings(program.machine, settings)
     machine = kind.open_machine(comm, board, program.mesh, payload, console or Console(), **settings)
     try:
         result = program.run(machine, **values)
@@ -82,27 +80,29 @@ def run(
     program: Own | str | Path,
     *,
     on: str | None = None,
-    payload: bool = True,
+    payload: bool | str = True,
     comm: Intracomm | None = None,
     **options: Any,
 ) -> Report:
     """Emulate a program: `run("gemm", mesh=(8, 8), m=256)`. Alone in this process, or under mpirun on all its ranks.
 
     `program` is the name of a program or a model, the path of a FILE.py, or a function `run(block, *, ...)`; `on` asks
-    for a machine where a program has several; `payload` False leaves numbers out. Options are those of `meshrt run
-    PROGRAM --help`, of the program and of its machine (device, mesh or cores or tp, core_memory ...); a device may also
-    be a `Device`. `comm` are the ranks that share it [default: all]. Every rank gets the report.
+    for a machine where a program has several; `payload` False, or "none" as the command says it, leaves numbers out.
+    Options are those of `meshrt run PROGRAM --help`, of the program and of its machine (device, mesh or cores or tp,
+    core_memory ...); a device may also be a `Device`. `comm` are the ranks that share it [default: all]. Every rank
+    gets the report.
 
     UsageError, LimitError and so on, as exceptions. On several ranks an error that comes up in the midst of the run
     ends all of them, with its message and exit code, as `meshrt run` does: no rank could go on alone.
     """
+    numbers = _with_numbers(payload)
     loaded, arguments, settings = options_of(program, on, options)
     with _one_thread():
         size = host.launched_size() if comm is None else comm.size
         if size == 1:
-            report = emulate(comm or Alone(), Board.alone(), loaded, arguments, payload=payload, **settings)
+            report = emulate(comm or Alone(), Board.alone(), loaded, arguments, payload=numbers, **settings)
         else:
-            report = _together(comm, loaded, arguments, payload, settings)
+            report = _together(comm, loaded, arguments, numbers, settings)
     assert report is not None
     return Report(report)
 
@@ -111,7 +111,7 @@ def sweep(
     program: Own | str | Path,
     *,
     on: str | None = None,
-    payload: bool = True,
+    payload: bool | str = True,
     comm: Intracomm | None = None,
     **options: Any,
 ) -> list[Report]:
@@ -121,6 +121,7 @@ def sweep(
     out the runs, each of which is emulated whole by one. A run over a limit of the machine gives a report that says so
     (`refused`), and what would do; any other error is raised.
     """
+    numbers = _with_numbers(payload)
     names = [name for name, value in options.items() if isinstance(value, list)]
     runs = [options | dict(zip(names, values, strict=True)) for values in product(*(options[name] for name in names))]
     ready = [options_of(program, on, choice) for choice in runs]
@@ -131,7 +132,7 @@ def sweep(
         for at in range(comm.rank, len(ready), comm.size):
             loaded, arguments, settings = ready[at]
             try:
-                report = emulate(Alone(), Board.alone(), loaded, arguments, payload=payload, **settings)
+                report = emulate(Alone(), Board.alone(), loaded, arguments, payload=numbers, **settings)
                 assert report is not None
                 reports[at] = Report(report)
             except LimitError as error:
@@ -139,6 +140,15 @@ def sweep(
                 reports[at] = Report(facts, in_full(error))
     all_reports = {at: report for part in comm.allgather(reports) for at, report in part.items()}
     return [all_reports[at] for at in range(len(ready))]
+
+
+def _with_numbers(payload: Any) -> bool:
+    """True, or "full" as the command says it; False, or "none". UsageError for anything else."""
+    if isinstance(payload, str) and payload in ("full", "none"):
+        return payload == "full"
+    if isinstance(payload, bool):
+        return payload
+    raise UsageError(f"payload is {payload!r}; it is True or 'full', or False or 'none' for no numbers")
 
 
 def _together(

@@ -17,7 +17,7 @@ from meshrt.machine import find_machine
 from meshrt.mesh.devicefile import find_device
 from meshrt.mesh.weigh import Weight
 from meshrt.mesh.weigh import weigh as weigh_of_mesh
-from meshrt.program import Program
+from meshrt.program import Program, checked_settings
 from meshrt.records import dataclass
 from meshrt.units import size
 from meshrt.weighing import weigh as weigh_elsewhere
@@ -116,7 +116,7 @@ def fitted(program: Program, arguments: Mapping[str, Any], settings: Mapping[str
     """
     settings = {
         name: value
-        for name, value in settings.items()
+        for name, value in checked_settings(program.machine, settings).items()
         if name not in ("maps", "trace", "trace_cores", "trace_links", "goal", "chakra")
     }
     arguments = {

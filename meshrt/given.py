@@ -31,8 +31,7 @@ def options_of(
                 raise UsageError(f"{word} and {name} say the same thing: give one of them")
             values[name] = values.pop(word)
     settings = {name: values.pop(name) for name in list(values) if name in machine_options and name not in names}
-    for name, value in settings.items():
-        machine_options[name].check(value)
+    settings = {name: machine_options[name].check(value) for name, value in settings.items()}
     if unknown := [name for name in values if name not in names]:
         raise UsageError(
             f"{loaded.name} has no option {unknown[0]!r}; it has {', '.join(sorted(names))}, and {loaded.machine} has"

@@ -37,8 +37,11 @@ class Machine(Protocol):
         """What a program found of the host; rank 0's are in the report, under `host`."""
         ...
 
-    def phase(self, name: str) -> AbstractContextManager[Any]:
-        """A named stretch of the run with counters of its own, which all ranks begin and end together."""
+    def phase(self, name: str, tokens: int = ...) -> AbstractContextManager[Any]:
+        """A named stretch of the run with counters of its own, which all ranks begin and end together. `tokens`: how
+        many it is about. A name that comes again is another phase on the mesh and on NeuronCores, and is added to on
+        GPUs and Arm cores.
+        """
         ...
 
     def close(self) -> None:

@@ -4,7 +4,10 @@ tokens: Annotated[int, "how many to store", AtLeast(1)] = 16
 """
 
 import inspect
+import re
 from collections.abc import Callable
+from math import isfinite
+from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -27,6 +30,20 @@ class AtMost:
     """The largest."""
 
     most: float
+
+
+@dataclass(frozen=True)
+class Above:
+    """What a number has to be greater than."""
+
+    above: float
+
+
+@dataclass(frozen=True)
+class Below:
+    """What it has to be less than."""
+
+    below: float
 
 
 @dataclass(frozen=True)
@@ -56,6 +73,8 @@ class Option:
     reported: bool = True
     least: float | None = None
     most: float | None = None
+    above: float | None = None
+    below: float | None = None
     shown: str | None = None
     also: tuple[type, ...] = ()  # what a script may give instead
     words: tuple[str, ...] = ()  # what may be there in place of a number
@@ -66,29 +85,58 @@ class Option:
         return f"--{self.name.replace('_', '-')}"
 
     def check(self, value: Any) -> Any:
-        """The value, as `kind`. UsageError for what is of another kind, outside of the range or no choice."""
-        if (value is None and self.default is None) or isinstance(value, self.also):
+        """The value, as the command line has it: NumPy's numbers as Python's, (W, H) as "WxH", a number that is one of
+        the choices as its text. UsageError for what is of another kind, outside of the range or no choice.
+        """
+        if value is None and self.default is None:
             return value
+        if isinstance(value, self.also):
+            return "x".join(map(str, value)) if isinstance(value, tuple) and self._two else value
         if isinstance(value, str) and value in self.words:
             return value
-        if self.kind in (int, float) and isinstance(value, (int, float)) and not isinstance(value, bool):
-            if self.kind is int and not isinstance(value, int) and value != int(value):
-                raise UsageError(f"{self.flag} is {value}; it is a whole number")
-            low, high = (
-                self.least is not None and not value >= self.least,
-                self.most is not None and value > self.most,
-            )
-            if low or high:
-                whole = (
-                    f"is {self.least:g} to {self.most:.0f}" if self.most is not None else f"starts at {self.least:g}"
-                )
-                raise UsageError(f"{self.flag} is {value}; it {whole}")
-        elif not isinstance(value, self.kind) and not self.choices:
-            raise UsageError(f"{self.flag} is {value!r}; it is {WORDS[self.kind]}")
+        if isinstance(value, Integral) and not isinstance(value, bool):
+            value = int(value)
+            value = str(value) if str(value) in self.choices else value
+        if self.kind in (int, float) and isinstance(value, Real) and not isinstance(value, bool):
+            return self._number(value)
+        if not isinstance(value, self.kind) and not self.choices:
+            raise UsageError(f"{self.flag} is {value!r}; it is {self._words()}")
         if self.choices and value not in self.choices and not self.is_file(value):
             there_are = ", ".join((*self.choices, *([f"files as mine{self.ending}"] if self.ending else [])))
             raise UsageError(f"{self.flag} is {value!r}; there are {there_are}")
         return value
+
+    def _number(self, value: Any) -> int | float:
+        """A number as `kind`, in the range. UsageError."""
+        if self.kind is int and not (isinstance(value, int) or (isfinite(value) and value == int(value))):
+            raise UsageError(f"{self.flag} is {value}; it is a whole number")
+        high_enough = (self.least is None or value >= self.least) and (self.above is None or value > self.above)
+        if not (
+            high_enough and (self.most is None or value <= self.most) and (self.below is None or value < self.below)
+        ):
+            raise UsageError(f"{self.flag} is {value}; it {self._range()}")
+        return int(value) if self.kind is int else value if isinstance(value, (int, float)) else float(value)
+
+    def _range(self) -> str:
+        """Where a number lies."""
+        if self.least is not None and self.below is None:
+            return f"starts at {self.least:.16g}" if self.most is None else f"is {self.least:.16g} to {self.most:.16g}"
+        ends = (
+            (self.least, "at least {}"),
+            (self.above, "above {}"),
+            (self.most, "{} at most"),
+            (self.below, "below {}"),
+        )
+        return "is " + " and ".join(words.format(f"{end:.16g}") for end, words in ends if end is not None)
+
+    def _words(self) -> str:
+        """What a value is."""
+        return f"{self.shown} or ({', '.join(str(self.shown).split('x'))})" if self._two else WORDS[self.kind]
+
+    @property
+    def _two(self) -> bool:
+        """Is it two sizes, such as WxH, that a script may give as two numbers?"""
+        return tuple in self.also and re.fullmatch("[A-Z]x[A-Z]", self.shown or "") is not None
 
     def is_file(self, value: Any) -> bool:
         """Is that the name of a file that may be there in place of a choice?"""
@@ -124,6 +172,10 @@ def _option(program: str, parameter: inspect.Parameter, hint: Any) -> Option:
                 more["least"] = least
             case AtMost(most):
                 more["most"] = most
+            case Above(above):
+                more["above"] = above
+            case Below(below):
+                more["below"] = below
             case Choices(names, ending):
                 more |= {"choices": names, "ending": ending}
             case Shown(shown):

@@ -147,3 +147,9 @@ def _describe(name: str, module: ModuleType) -> Program:
 def settings_of(machine: str) -> dict[str, Option]:
     """The options of a machine, by name."""
     return {option.name: option for option in options_of(machine, find_machine(machine).open_machine)}
+
+
+def checked_settings(machine: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of options of a machine, in their ranges, as `Option.check` gives them. UsageError."""
+    options = settings_of(machine)
+    return {name: options[name].check(value) if name in options else value for name, value in settings.items()}

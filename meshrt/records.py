@@ -20,7 +20,8 @@ else:
 
         def made(cls: Any) -> Any:
             cls = dataclasses.dataclass(repr=False, eq=False, **options)(cls)
-            cls.__repr__ = _shown
+            if "__repr__" not in vars(cls):
+                cls.__repr__ = _shown
             if eq:
                 compared = [field for field in dataclasses.fields(cls) if field.compare]
                 hashed = [

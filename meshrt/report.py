@@ -86,11 +86,17 @@ class Report:
         return [phase["name"] for phase in self.data["phases"]]
 
     def phase(self, name: str, path: str | None = None) -> Any:
-        """What was measured in a phase: all of it, or the number of that path. KeyError."""
-        for phase in self.data["phases"]:
-            if phase["name"] == name:
-                return dict(phase) if path is None else _at(phase, path)
-        raise KeyError(f"no phase {name!r}; there are {', '.join(self.phases) or 'none'}")
+        """What was measured in a phase: all of it, or the number of that path. KeyError, also for a name that several
+        phases have: on the mesh and on NeuronCores each stretch is one, elsewhere those of a name are added up.
+        """
+        found = [phase for phase in self.data["phases"] if phase["name"] == name]
+        if not found:
+            raise KeyError(f"no phase {name!r}; there are {', '.join(self.phases) or 'none'}")
+        if len(found) > 1:
+            raise KeyError(
+                f"{len(found)} phases have the name {name!r}: give each its own, or take them from data['phases']"
+            )
+        return dict(found[0]) if path is None else _at(found[0], path)
 
     def kind(self, path: str) -> str:
         """How the number of that path came about: counted, declared, timed, extrapolated."""
@@ -109,6 +115,17 @@ class Report:
     def __str__(self) -> str:
         return self.table()
 
+    def __repr__(self) -> str:
+        """What ran where, and how long it took there: one line."""
+        what = f"{self.data['program']} on {self.machine}"
+        if self.refused is not None:
+            return f"<Report: {what}, refused>"
+        time = self.data["measured"]["critical_path"]
+        unit = "cycles" if "cycles" in time else "seconds"
+        count = "1 phase" if len(self.phases) == 1 else f"{len(self.phases)} phases"
+        size = "x".join(map(str, self.data["mesh"]))
+        return f"<Report: {what} {size}, {count}, {time[unit]:.6g} {unit}>"
+
     def to_json(self) -> str:
         """As `--json` writes it."""
         return json.dumps(self.data, indent=1) + "\n"
@@ -122,16 +139,18 @@ class Report:
 
         if self.refused is not None:
             return f"<p>refused: {escape(self.refused)}</p>"
-        titles = "".join(f"<th>{escape(name)}</th>" for name in ("", *self.phases, "total"))
+        title, header, rows = table_of(self.data, False)
+        titles = "".join(f"<th>{escape(name)}</th>" for name in header)
         body = "".join(
-            f"<tr><th style='text-align:left'>{escape(row.name + of(row.limit))}</th>"
-            + "".join(f"<td style='text-align:right'>{escape(cell)}</td>" for cell in row.cells)
+            f"<tr><th style='text-align:left'>{escape(name)}</th>"
+            + "".join(f"<td style='text-align:right'>{escape(cell)}</td>" for cell in cells)
             + "</tr>"
-            for row in find_machine(self.machine).rows(self.data)
+            for name, *cells in rows
         )
-        title = escape(find_machine(self.machine).title(self.data))
         legend = escape(kinds.legend(self.data))
-        return f"<p>{title}</p><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table><p>{legend}</p>"
+        return (
+            f"<p>{escape(title)}</p><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table><p>{legend}</p>"
+        )
 
 
 def read_report(path: str) -> Report:

@@ -17,10 +17,7 @@ def check_sampling(temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0)
 
 
 def check_drawing(temperature: float, top_k: int, top_p: float, seed: int) -> None:
-    """Raises ModelError for options of a run that are out of range, or that the likeliest token has no use for."""
-    check_sampling(temperature, top_k, top_p)
-    if seed < 0:
-        raise ModelError(f"seed is {seed}; it starts at 0")
+    """Raises ModelError for options of a run that the likeliest token has no use for."""
     if not temperature and (top_k, top_p, seed) != (0, 1.0, 0):
         raise ModelError(
             f"top_k is {top_k}, top_p {top_p}, seed {seed}: they are for tokens that are drawn, and at a temperature"

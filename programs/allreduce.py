@@ -10,7 +10,8 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, pattern
-from meshrt.options import AtLeast
+from meshrt.mesh.collectives.treeplan import MOST_PHASES
+from meshrt.options import AtLeast, AtMost
 from meshrt.ranks.control import largest
 
 MESH = (64, 64)
@@ -20,7 +21,7 @@ def run(
     block: Block,
     *,
     algorithm: Annotated[Literal["ktree", "pipeline", "ring"], "how the vectors are added"] = "ktree",
-    phases: Annotated[int | None, "K: phases of the K-tree  [default: 2]"] = None,
+    phases: Annotated[int | None, "K: phases of the K-tree  [default: 2]", AtLeast(1), AtMost(MOST_PHASES)] = None,
     axis: Annotated[Literal["x", "y"], "along rows or columns"] = "x",
     size: Annotated[int, "float32 numbers in each core's vector", AtLeast(1)] = 1024,
     times: Annotated[int, "how often", AtLeast(1)] = 1,

@@ -6,10 +6,10 @@ from typing import Annotated
 from meshrt.errors import UsageError
 from meshrt.models.config import Config
 from meshrt.models.ranks import aligned_ranks
-from meshrt.options import AtLeast
+from meshrt.options import AtLeast, Below
 
 MULTIPLE = 128  # NeuronMM's, of the ranks
-Ratio = Annotated[float | None, "as if the MLP were compressed by so much; --payload none"]
+Ratio = Annotated[float | None, "as if the MLP were compressed by so much; --payload none", AtLeast(0), Below(1)]
 Block = Annotated[int | None, f"of the ranks of --ratio  [default: {MULTIPLE}]", AtLeast(1)]
 
 

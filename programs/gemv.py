@@ -19,9 +19,10 @@ from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import Pattern, pattern
 from meshrt.mesh.collectives.allreduce import allreduce as add_up
+from meshrt.mesh.collectives.treeplan import MOST_PHASES
 from meshrt.mesh.collectives.trees import Tree
 from meshrt.mesh.tiles import gather_parts, place
-from meshrt.options import AtLeast
+from meshrt.options import AtLeast, AtMost
 from meshrt.programs.gemm import compare, random_matrices, storage_type
 
 MESH = (8, 8)
@@ -31,7 +32,7 @@ def run(
     block: Block,
     *,
     allreduce: Annotated[Literal["ktree", "pipeline", "ring"], "how partial sums are added"] = "ktree",
-    phases: Annotated[int | None, "K: phases of the tree  [default: 2]"] = None,
+    phases: Annotated[int | None, "K: phases of the tree  [default: 2]", AtLeast(1), AtMost(MOST_PHASES)] = None,
     groups: Annotated[str | None, "groups in its phases but the last, as 24 or 24,5  [default: measured]"] = None,
     axis: Annotated[Literal["x", "y"], "axis that the rows of B are cut along and sums are taken over"] = "y",
     k: Annotated[int, "length of x, rows of B", AtLeast(1)] = 256,

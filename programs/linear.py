@@ -8,7 +8,7 @@ from meshrt.arm.soc import Soc
 from meshrt.errors import UsageError
 from meshrt.models.quantize import codes as grids
 from meshrt.models.quantize.codes import Codes
-from meshrt.options import AtLeast
+from meshrt.options import AtLeast, Shown
 from meshrt.programs.arm.inputs import Rows, Stage, quantized, span_of
 from meshrt.programs.arm.kernels import Form, Shift
 from meshrt.programs.arm.linear import product, shares_of
@@ -25,11 +25,15 @@ def run(
     k: Annotated[int, "columns of x", AtLeast(1)] = 256,
     n: Annotated[int, "columns of the result", AtLeast(1)] = 128,
     bits: Annotated[Literal["4", "8"], "of a weight"] = "4",
-    group: Annotated[int, "weights of a row that share a scale and zero; 0: all", AtLeast(0)] = 64,
+    group: Annotated[
+        int | Literal["row"], "weights of a row that share a scale and zero; row, or 0: all", AtLeast(0)
+    ] = 64,
     activations: Annotated[Literal["row", "block"], "of x: what shares a scale, a row or a group of it"] = "row",
     symmetric: Annotated[bool, "weights without zeros: half of the codes is 0"] = False,
     unit: Annotated[Literal["smmla", "sdot"] | None, "what multiplies  [default: the best that the cores have]"] = None,
-    tile: Annotated[str | None, "rows x columns of a micro-tile  [default: what registers allow]"] = None,
+    tile: Annotated[
+        str | tuple[int, int] | None, "rows x columns of a micro-tile  [default: what registers allow]", Shown("RxC")
+    ] = None,
     layout: Annotated[Literal["planes", "pairs"], "of 4-bit weights; pairs need zip instructions"] = "planes",
     signed: Annotated[bool, "weights are unpacked to -8..7, by a subtraction in the loop"] = False,
     order: Annotated[Literal["columns", "rows"], "the outer loop over micro-tiles"] = "columns",
@@ -52,18 +56,18 @@ def run(
         raise UsageError("--signed takes half of the codes off in the loop, so weights have no zeros: add --symmetric")
     if bits == "8" and (signed or layout == "pairs"):
         raise UsageError(f"--{'signed' if signed else 'layout pairs'} is for 4-bit weights, which are unpacked")
-    group = min(group or k, k)
+    shared = k if group == "row" else min(group or k, k)
     shift: Shift = "none" if signed else "half" if symmetric else "zero"
     how = choose(soc, Form(int(bits), layout, shift, activations == "block"), unit, tile, order)
     x, codes = (None, None)
     if soc.payload:
         hostmemory.require(f"weights of {n} x {k} in float64", 16 * n * k)
-        x, codes = random_operands(seed, m, k, n, int(bits), group, symmetric)
-    weights = place(soc, how, "weights", n, k, group, codes)
+        x, codes = random_operands(seed, m, k, n, int(bits), shared, symmetric)
+    weights = place(soc, how, "weights", n, k, shared, codes)
     source, target, y = soc.buffer("x", 4 * m * k), soc.buffer("codes", m * k), soc.buffer("y", 4 * m * n)
     with soc.phase("quantize", m):
         stage = Stage(lambda team: (None, None if x is None else x[span_of(team)]), ((source, range(k)),))
-        rows, _ = quantized(soc, stage, (m, k), group, how.rows, target, how.form.blocks)
+        rows, _ = quantized(soc, stage, (m, k), shared, how.rows, target, how.form.blocks)
     with soc.phase("linear", m):
         out = product(soc, rows, weights, how, shares_of(soc, rows, weights, how, split), y)
     told = {"unit": how.unit.name, "tile": f"{how.rows}x{how.columns}"}

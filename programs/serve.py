@@ -8,7 +8,7 @@ from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.catalogue import find_model
 from meshrt.models.family import read_family
-from meshrt.options import AtLeast, AtMost
+from meshrt.options import Above, AtLeast, AtMost, Below
 from meshrt.programs import quantizing
 from meshrt.programs.generation.options import Layers, LayersRun, taken
 from meshrt.programs.gpu import options as own
@@ -70,14 +70,23 @@ def run(
     requests: Annotated[int | None, "how many come  [default: 32, or all of a trace]", AtLeast(1)] = None,
     trace_file: Annotated[str | None, "when they came and how long: CSV (Azure, BurstGPT), or JSON (ShareGPT)"] = None,
     skip_long: Annotated[bool, "leave out requests of a trace that are longer than the model may read"] = False,
-    rate: Annotated[float, "how many come in a second, on average; 0: all at once, or as a trace has it"] = 0.0,
-    burstiness: Annotated[float, "shape of the gaps' gamma distribution; 1: Poisson, less: in bursts, inf: even"] = 1.0,
+    rate: Annotated[
+        float,
+        "how many come in a second, on average; 0: all at once, or as a trace has it",
+        AtLeast(0),
+        AtMost(RATES[1]),
+    ] = 0.0,
+    burstiness: Annotated[
+        float, "shape of the gaps' gamma distribution; 1: Poisson, less: in bursts, inf: even", Above(0)
+    ] = 1.0,
     ramp_up_strategy: Annotated[Literal["linear", "exponential"] | None, "how the rate grows"] = None,
     ramp_up_start_rps: Annotated[float, "the rate of the first request", AtLeast(0)] = 0.0,
     ramp_up_end_rps: Annotated[float, "the rate of the last", AtLeast(0)] = 0.0,
     max_concurrency: Annotated[int | None, "requests that clients have open at once", AtLeast(1)] = None,
     num_warmups: Annotated[int, "times that the first request is served before", AtLeast(0), AtMost(10_000)] = 0,
-    random_range_ratio: Annotated[float, "lengths are from 1 - this to 1 + this of those given"] = 0.0,
+    random_range_ratio: Annotated[
+        float, "lengths are from 1 - this to 1 + this of those given", AtLeast(0), Below(1)
+    ] = 0.0,
     random_prefix_len: Annotated[int, "tokens that all prompts begin with, beside their own", AtLeast(0)] = 0,
     priorities: Annotated[int, "so many priorities, drawn for the requests", AtLeast(1)] = 1,
     goodput: Annotated[str | None, "milliseconds that a good request takes at most: ttft:500,tpot:50,e2el:9000"] = None,
@@ -113,7 +122,7 @@ def run(
     checkpoint = open_weights(gpus, folder, family)
     family = shaped(gpus, quantized_by_shape(gpus, family, how), ratio, layers)
     hold, mixing = hold_of(family, how), mixing_of(gpus, family, how)
-    if rate and not RATES[0] <= rate <= RATES[1]:
+    if 0 < rate < RATES[0]:
         raise UsageError(f"--rate is {rate}; it is 0, or {RATES[0]:g} to {RATES[1]:g} a second")
     arrivals = Arrivals(rate, burstiness, ramp_up_strategy, ramp_up_start_rps, ramp_up_end_rps)
     wanted = parse_goodput(goodput), parse_metrics(percentile_metrics), parse_percentiles(metric_percentiles)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from meshrt.gpu import report
-from meshrt.gpu.device import LINKS, GpuDevice
+from meshrt.gpu.device import LEAST, LINKS, MOST, GpuDevice
 from meshrt.gpu.frameworks import FRAMEWORKS
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.nodes import AUTO, WAYS
@@ -12,7 +12,7 @@ from meshrt.gpu.presets import GPU_PRESETS, find_gpu
 from meshrt.gpu.report import rows, title
 from meshrt.gpu.roofline import ceilings
 from meshrt.machine import Held, Measured
-from meshrt.program import AtLeast, Choices, Shown
+from meshrt.options import AtLeast, AtMost, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
@@ -31,7 +31,8 @@ def open_machine(
     tp: Annotated[int | None, "GPUs, shared by the ranks.  [default: the program's own]", AtLeast(1)] = None,
     device: Annotated[str | GpuDevice, "The machine.", Choices(tuple(GPU_PRESETS))] = "a800",
     link: Annotated[str | None, "What joins the GPUs.  [default: device's]", Choices(LINKS)] = None,
-    link_rate: Annotated[float | None, "Of it, one way, as 10e9.  [default: device's]", Shown("BYTES/S")] = None,
+    link_rate: Annotated[float | None, "Of it, one way, as 10e9.  [default: device's]", AtLeast(LEAST),
+        AtMost(MOST), Shown("BYTES/S")] = None,
     framework: Annotated[
         str | None, "Whose host launches kernels and steps.  [default: cuda, without an engine]",
         Choices(tuple(FRAMEWORKS)),

@@ -30,10 +30,14 @@ class Block(Computing):
             self._open("")
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[meter.Segment]:
-        """A named stretch of the run with counters of its own. All cores begin it when the last of them is there."""
+    def phase(self, name: str, tokens: int | None = None) -> Iterator[meter.Segment]:
+        """A named stretch of the run with counters of its own, also where the name was there before. All cores begin it
+        when the last of them is there. `tokens`: how many it is about, for the report.
+        """
         self._close()
-        yield self._open(name)
+        segment = self._open(name)
+        segment.tokens = tokens
+        yield segment
         self._close()
         self._open("")
 

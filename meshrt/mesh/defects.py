@@ -54,8 +54,6 @@ def draw(width: int, height: int, rate: float, seed: int) -> Defects:
     """A wafer on which each core and each link is dead with probability `rate`. UsageError."""
     if not 0 <= rate < 1:
         raise UsageError(f"--defects {rate}: a rate is at least 0 and less than 1")
-    if seed < 0:
-        raise UsageError(f"--defects-seed is {seed}; it starts at 0")
     rng = np.random.default_rng(seed)
     dead = Defects(rng.random((height, width)) < rate, np.zeros((4, height, width), np.bool_))
     for port in (EAST, SOUTH):
@@ -174,12 +172,14 @@ def links_of(wafer: Wafer, mesh: Mesh) -> Links:
     return Links(4 * width * height, np.array(at, np.int64), np.array(to, np.int64))
 
 
-def make_wafer(defects: str, spares: str | None, seed: int, width: int, height: int) -> Wafer:
+def make_wafer(
+    defects: str, spares: str | tuple[int, int] | None, seed: int, width: int, height: int
+) -> Wafer:  # fmt: skip
     """The wafer of a run: `defects` is a rate or a file, `spares` is CxR, columns and rows beyond those of the mesh.
 
     Without `spares` there is one for every eight, and one at least. UsageError, LimitError.
     """
-    columns, rows = parse_mesh(spares) if spares else (-(-width // 8), -(-height // 8))
+    columns, rows = parse_mesh(spares) if spares is not None else (-(-width // 8), -(-height // 8))
     size = width + columns, height + rows
     hostmemory.require(f"a wafer of {size[0]} x {size[1]} cores", 13 * size[0] * size[1])  # of `draw`
     dead = draw(*size, float(defects), seed) if is_rate(defects) else read_defects(defects, *size)

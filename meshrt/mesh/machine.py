@@ -39,8 +39,9 @@ def open_machine(
     core_memory: Annotated[int | None, "A core's memory.  [default: device's]", AtLeast(1)] = None,
     route_entries: Annotated[int | None, "A router's limit.  [default: device's]", AtLeast(1), AtMost(256)] = None,
     defects: Annotated[str | None, "Dead cores and links that the mesh is laid around.", Shown("RATE|FILE")] = None,
-    spares: Annotated[str | None, "Spare columns and rows of the wafer.  [default: an eighth]", Shown("CxR")] = None,
-    defects_seed: Annotated[int | None, "What is dead at a RATE.  [default: 0]"] = None,
+    spares: Annotated[str | tuple[int, int] | None, "Spare columns and rows of the wafer.  [default: an eighth]",
+        Shown("CxR")] = None,
+    defects_seed: Annotated[int | None, "What is dead at a RATE.  [default: 0]", AtLeast(0)] = None,
     maps: Annotated[str | None, "Write what each core and link did, for `meshrt show`.", Shown("FILE.npz")] = None,
     trace: Annotated[str | None, "Write what some cores did when, for a trace viewer such as Perfetto.", Shown("PATH")
         ] = None,
@@ -53,7 +54,7 @@ def open_machine(
     """This rank's block of the mesh. `wafer` lays one of that width and height on a wafer with defects; `timed` as in
     `Cores`. UsageError.
     """
-    width, height = (parse_mesh(mesh) if isinstance(mesh, str) else mesh) or default
+    width, height = default if mesh is None else parse_mesh(mesh)
     if maps is not None:
         check_maps(maps)
     if trace_cores is not None and trace is None:

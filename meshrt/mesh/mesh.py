@@ -25,8 +25,9 @@ def cuts(length: int, parts: int) -> tuple[int, ...]:
     return tuple(length * part // parts for part in range(parts + 1))
 
 
-def parse_mesh(text: str) -> tuple[int, int]:
-    """'8x4' -> (8, 4). UsageError where it is not two positive numbers up to LONGEST."""
+def parse_mesh(size: str | tuple[int, int]) -> tuple[int, int]:
+    """'8x4', or (8, 4) itself -> (8, 4). UsageError where it is not two positive numbers up to LONGEST."""
+    text = "x".join(map(str, size)) if isinstance(size, tuple) else size
     try:
         width, height = map(whole, text.lower().split("x"))
     except ValueError:

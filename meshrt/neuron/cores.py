@@ -56,7 +56,9 @@ class Cores:
 
     @contextmanager
     def phase(self, name: str, tokens: int | None = None) -> Iterator[list[Phase]]:
-        """Count what the hosted cores do inside by name. It begins on all cores when the last is there."""
+        """Count what the hosted cores do inside by name, also where it was there before. It begins on all cores when
+        the last is there.
+        """
         self.barrier()
         with ExitStack() as stack:
             yield [stack.enter_context(core.phase(name, tokens)) for core in self.mine]

@@ -44,7 +44,9 @@ def run(
         Literal["2", "3", "4", "5", "6", "7", "8"] | None, "of a weight  [default: the folder's, or 4]"
     ] = None,
     group: Annotated[
-        int | None, "weights of a row that share a scale and zero; 0: all  [default: the folder's, or 64]", AtLeast(0)
+        int | Literal["row"] | None,
+        "weights of a row that share a scale and zero; row, or 0: all  [default: the folder's, or 64]",
+        AtLeast(0),
     ] = None,
     symmetric: Annotated[bool, "weights without zeros: half of the codes is 0"] = False,
     head_bits: Annotated[Literal["4", "8"], "of a weight of the head"] = "8",

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, repeat
+from typing import Literal
 
 import numpy as np
 
@@ -43,13 +44,14 @@ class Scheme:
 
 
 def scheme_of(
-    config: Config, bits: str | None, group: int | None, symmetric: bool, head_bits: str,
-    activations: str | None,
+    config: Config, bits: str | None, group: int | Literal["row"] | None, symmetric: bool,
+    head_bits: str, activations: str | None,
 ) -> Scheme:  # fmt: skip
     """That of a folder of codes, or what is asked for of one of weights. UsageError for both."""
     forms_there = {*config.quantized.values()}
     if not forms_there:
-        return Scheme(int(bits or 4), 64 if group is None else group, symmetric, int(head_bits), activations == "block")
+        size = 64 if group is None else 0 if group == "row" else group
+        return Scheme(int(bits or 4), size, symmetric, int(head_bits), activations == "block")
     if (bits, group) != (None, None) or symmetric:
         raise UsageError("--bits, --group and --symmetric are for weights: the model's folder has codes already")
     one = next(iter(forms_there))

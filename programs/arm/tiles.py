@@ -110,8 +110,9 @@ def accesses(e: int, length: int, h: int, tile: Tile | None) -> int:
     return tiles * (length * (tile.rows + tile.columns) + tile.rows * tile.columns)
 
 
-def parse_tile(text: str) -> tuple[int, int]:
-    """'10x8' -> (10, 8). UsageError."""
+def parse_tile(tile: str | tuple[int, int]) -> tuple[int, int]:
+    """'10x8', or (10, 8) itself -> (10, 8). UsageError."""
+    text = "x".join(map(str, tile)) if isinstance(tile, tuple) else tile
     found = re.fullmatch(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})", text)
     if found is None:
         raise UsageError(f"--tile {text!r} is no tile such as 10x8: rows x columns")

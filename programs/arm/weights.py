@@ -52,7 +52,9 @@ class Packed:
     at: int = 0
 
 
-def choose(soc: Soc, form: Form, unit: str | None = None, tile: str | None = None, order: Order = "columns") -> How:
+def choose(
+    soc: Soc, form: Form, unit: str | None = None, tile: str | tuple[int, int] | None = None, order: Order = "columns"
+) -> How:
     """The best unit that the cores have, and its best tile, unless others are asked for. UsageError."""
     if unit is None:
         unit = next((name for name in ("smmla", "sdot") if UNITS[name].needs in soc.device.isa), None)

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
+from math import inf
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.options import HOST, AtLeast, AtMost
+from meshrt.options import HOST, Above, AtLeast, AtMost, Below
 from meshrt.ranks.files import check_target
 from meshrt.records import dataclass
 
@@ -36,10 +37,10 @@ Dtype = Annotated[
 ]
 Layers = Annotated[int | None, "only the first so many layers of the model", AtLeast(1)]
 LayersRun = Annotated[int | None, "run so many layers, count the last for the others; --payload none", AtLeast(1)]
-Temperature = Annotated[float, "0 is greedy"]
-TopK = Annotated[int, "sample among the k likeliest; 0: all"]
-TopP = Annotated[float, "sample among the likeliest that make up this share"]
-Seed = Annotated[int, "of the sampling"]
+Temperature = Annotated[float, "0 is greedy", AtLeast(0), Below(inf)]
+TopK = Annotated[int, "sample among the k likeliest; 0: all", AtLeast(0)]
+TopP = Annotated[float, "sample among the likeliest that make up this share", Above(0), AtMost(1)]
+Seed = Annotated[int, "of the sampling", AtLeast(0)]
 IgnoreEos = Annotated[bool, "do not stop at the end-of-text token"]
 LogitsPath = Annotated[str | None, "write all logits to this .npy: float32 [tokens, vocabulary]"]
 Checkpoint = Annotated[str | None, "folder to keep the state of the generation in", HOST]

@@ -60,8 +60,6 @@ class Arrivals:
                 f"--ramp-up-strategy {self.ramp} from {self.first:g} to {self.last:g} a second: --ramp-up-start-rps is"
                 " above 0, and --ramp-up-end-rps not below it"
             )
-        if not self.burstiness > 0:
-            raise UsageError(f"--burstiness is {self.burstiness:g}; it is above 0")
         if self.burstiness != 1 and not (self.rate or self.ramp):
             raise UsageError("--burstiness: without a --rate all requests come at once")
 
@@ -84,8 +82,6 @@ class Arrivals:
 def ranged(option: str, text: str, ratio: float) -> tuple[int, int]:
     """The same, of --random-range-ratio: from 1 - ratio to 1 + ratio of a number."""
     low, high = parse_lengths(option, text)
-    if not 0 <= ratio < 1:
-        raise UsageError(f"--random-range-ratio is {ratio:g}; it is at least 0 and below 1")
     if ratio and low != high:
         raise UsageError(f"{option} {text} is a range already: leave --random-range-ratio away")
     return max(1, int(np.floor(low * (1 - ratio)))), int(np.ceil(high * (1 + ratio)))

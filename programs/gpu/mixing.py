@@ -77,10 +77,9 @@ def mixing_of(gpus: Gpus, family: Family, how: How) -> Mixing | None:
         )
     if how.scheme != "dense" and any(matrix.rank for each in mixtures for matrix in each.matrices()):
         raise UsageError("the model has experts in two factors; give --scheme dense, which multiplies them out")
-    if how.capacity is not None and not 0 < how.capacity <= count / one.top:
+    if how.capacity is not None and how.capacity > count / one.top:
         raise UsageError(
-            f"--capacity is {how.capacity:g}; it is above 0, and {count / one.top:g} at most: then an expert has room"
-            " for all tokens"
+            f"--capacity is {how.capacity:g}; it is {count / one.top:g} at most: then an expert has room for all tokens"
         )
     check_columns(one, gpus.count, how.experts)
     if how.place != "contiguous" and how.experts == "tensor":

@@ -33,8 +33,6 @@ def open_weights(gpus: Gpus, folder: Path, family: Family) -> Checkpoint | None:
 def shaped(gpus: Gpus, family: Family, ratio: float | None, layers: int | None) -> Family:
     """The model as it was asked for. UsageError."""
     if ratio is not None:
-        if not 0 <= ratio < 1:
-            raise UsageError(f"--ratio is {ratio}; it has to be at least 0 and below 1")
         if gpus.payload:
             raise UsageError("--ratio is for shapes, with --payload none; `meshrt compress` makes a decomposed model")
         family = evenly(family, ratio)

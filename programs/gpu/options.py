@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from meshrt.program import AtLeast
+from meshrt.options import Above, AtLeast, Below
 from meshrt.records import dataclass
 
 Model = Annotated[str, "a packaged model's name, or a Hugging Face folder: LLaMA, Qwen2, OPT, mixtures of experts"]
@@ -14,7 +14,9 @@ Kv = Annotated[
     Literal["dense", "lowrank", "fused"],
     "what the cache holds: keys and values, or their latents, rebuilt in three kernels or in one",
 ]
-Ratio = Annotated[float | None, "--payload none: decompose all matrices to 1 - RATIO of their shorter side"]
+Ratio = Annotated[
+    float | None, "--payload none: decompose all matrices to 1 - RATIO of their shorter side", AtLeast(0), Below(1)
+]  # fmt: skip
 BlockSize = Annotated[int, "tokens in a block of the cache", AtLeast(1)]
 KvBlocks = Annotated[int | None, "blocks of the cache  [default: what is needed, if it fits]", AtLeast(1)]
 MaxBatch = Annotated[int, "requests that run together", AtLeast(1)]
@@ -31,7 +33,8 @@ Experts = Annotated[
 ]  # fmt: skip
 Place = Annotated[Literal["contiguous", "frequency"], "which GPU has which: in order, or tokens spread by --routing"]
 Capacity = Annotated[
-    float | None, "tokens of an expert, of the mean; more are dropped, fewer filled up  [default: all that come]"
+    float | None, "tokens of an expert, of the mean; more are dropped, fewer filled up  [default: all that come]",
+    Above(0),
 ]  # fmt: skip
 
 

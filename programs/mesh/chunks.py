@@ -99,7 +99,7 @@ def group_width(mesh: Mesh, config: Config, groups: int) -> int:
     """Columns of each of so many head groups: the most that divide the mesh's side. UsageError."""
     if groups == 1:
         return mesh.width
-    if groups < 1 or config.kv_heads % groups:
+    if config.kv_heads % groups:
         raise UsageError(f"{groups} head groups do not divide the model's {config.kv_heads} key and value heads")
     if mesh.width != mesh.height:
         raise UsageError(f"{groups} head groups need a square mesh, not {mesh.width} x {mesh.height}: leave it at 1")

@@ -120,7 +120,7 @@ class MeshEngine:
         if self.elsewhere is not None and not self.begun:
             self.change_cores()
         self.regions = install(
-            self.stack, self.regions, how.programs, self.chunks, how.decode_phases or how.phases, None
+            self.stack, self.regions, how.programs, self.chunks, how.phases_of_decode, None
         )  # fmt: skip
         with self.block.phase("decode") as phase:
             if not self.begun:
@@ -194,7 +194,7 @@ def open_engine(
     What the cores have no room for is refused before a weight is read.
     """
     if how.layers_run is not None:
-        check_alike(config, (how.regions, how.decode_regions or how.regions), how.layers_run)
+        check_alike(config, (how.regions, how.regions_of_decode), how.layers_run)
     if config.windows and how.kv == "roundrobin":
         raise UsageError(
             "--kv roundrobin keeps tokens out of order, and the model has layers that see the last tokens only: take"
@@ -206,7 +206,7 @@ def open_engine(
     mesh, cores = block.mesh, how.decode_cores(block.mesh)
     tile_ranks(*cores, block.control.size, "--decode-mesh")  # refused before prefill, not after
     room = max(chunks.rows * -(-len(prompt.ids) // chunks.sides), (len(prompt) + limit) // mesh.height + 1) + 2
-    regions = how.decode_regions or how.regions
+    regions = how.regions_of_decode
     moves = bool(prompt.ids) and limit > 1 and (*cores, regions) != (mesh.width, mesh.height, how.regions)
     begun, apart = snapshot is not None, how.compensators == "apart"
     if config.quantized and moves and cores != (mesh.width, mesh.height):

@@ -100,7 +100,7 @@ def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture
         )
     if regions and how.decode_cores(block.mesh) != (block.mesh.width, block.mesh.height):
         raise UsageError("--decode-mesh moves experts over whole meshes: leave it away, or take --experts split")
-    if regions and (how.decode_regions or how.regions) != how.regions:
+    if regions and how.regions_of_decode != how.regions:
         raise UsageError("--decode-regions moves experts over whole meshes: leave it away, or take --experts split")
     if regions and config.factored:
         raise UsageError(
@@ -114,7 +114,8 @@ def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture
         raise UsageError(f"--drop is for tokens that move: --dispatch {dispatch} has room for all of a row")
     grid = None
     if regions:
-        grid = parse_grid(how.expert_grid, block.mesh) if how.expert_grid else best_grid(block.mesh, moe.experts)
+        asked = how.expert_grid
+        grid = best_grid(block.mesh, moe.experts) if asked is None else parse_grid(asked, block.mesh)
     if block.payload and (how.routing is not None or how.routing_seed):
         raise UsageError("--routing says by shape which experts are taken: the numbers say so here; add --payload none")
     routing = None
@@ -135,7 +136,7 @@ def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture
         routing,
         numbers,
         tally,
-        how.decode_phases or how.phases,
+        how.phases_of_decode,
         how.experts_run,
         how.steps_run,
     )

@@ -3,8 +3,9 @@
 from typing import Annotated, Literal
 
 from meshrt.errors import UsageError
+from meshrt.mesh.collectives.treeplan import MOST_PHASES
 from meshrt.mesh.mesh import Mesh, parse_mesh
-from meshrt.options import AtLeast
+from meshrt.options import AtLeast, AtMost, Shown
 from meshrt.programs.mesh.cache import Policy
 from meshrt.programs.mesh.systems import Programs, System
 from meshrt.records import dataclass
@@ -13,13 +14,19 @@ DispatchName = Literal["padded", "dense", "multicast", "ring", "crossbar"]
 
 SystemName = Annotated[System, "how it is multiplied and added"]
 Kv = Annotated[Literal["shift", "concat", "roundrobin"], "KV cache policy"]
-Phases = Annotated[int, "K of the K-trees"]
-DecodePhases = Annotated[int | None, "the same in decode  [default: as in prefill]"]
+Phases = Annotated[int, "K of the K-trees", AtLeast(1), AtMost(MOST_PHASES)]
+DecodePhases = Annotated[
+    int | None, "the same in decode  [default: as in prefill]", AtLeast(1), AtMost(MOST_PHASES)
+]  # fmt: skip
 Allreduces = Annotated[Literal["fused", "published"], "6 or 10 allreduces a layer in decode"]
-HeadGroups = Annotated[int | None, "groups of heads side by side  [default: what leaves least to a core]"]
-Regions = Annotated[int, "meshes that share the layers out, one after the other"]
-DecodeMesh = Annotated[str | None, "WxH cores that decode, at the same corner  [default: those of prefill]"]
-DecodeRegions = Annotated[int | None, "regions that decode  [default: as many as prefill has]"]
+HeadGroups = Annotated[
+    int | None, "groups of heads side by side  [default: what leaves least to a core]", AtLeast(1)
+]  # fmt: skip
+Regions = Annotated[int, "meshes that share the layers out, one after the other", AtLeast(1)]
+DecodeMesh = Annotated[
+    str | tuple[int, int] | None, "cores that decode, at the same corner  [default: those of prefill]", Shown("WxH")
+]  # fmt: skip
+DecodeRegions = Annotated[int | None, "regions that decode  [default: as many as prefill has]", AtLeast(1)]
 StepsRun = Annotated[
     int | None, "of prefill: the same for steps of a product, and of tokens going round; --payload none", AtLeast(1)
 ]  # fmt: skip
@@ -32,7 +39,10 @@ AsPublished = Annotated[
 Experts = Annotated[
     Literal["split", "regions"] | None, "each expert over all cores, or in a region of its own  [default: split]"
 ]
-ExpertGrid = Annotated[str | None, "CxR regions of experts  [default: up to one an expert, as divides the mesh]"]
+ExpertGrid = Annotated[
+    str | tuple[int, int] | None, "regions of experts  [default: up to one an expert, as divides the mesh]",
+    Shown("CxR"),
+]  # fmt: skip
 Dispatch = Annotated[
     DispatchName | None,
     "how a prompt's tokens get to experts; padded and dense: they stay  [default: padded; with regions ring]",
@@ -94,9 +104,17 @@ class How:
         """Whose products and sums run."""
         return "published" if self.as_published else self.system
 
+    @property
+    def phases_of_decode(self) -> int:
+        return self.phases if self.decode_phases is None else self.decode_phases
+
+    @property
+    def regions_of_decode(self) -> int:
+        return self.regions if self.decode_regions is None else self.decode_regions
+
     def decode_cores(self, mesh: Mesh) -> tuple[int, int]:
         """(width, height) of the mesh that decodes, where this one begins. UsageError."""
-        return parse_mesh(self.decode_mesh) if self.decode_mesh else (mesh.width, mesh.height)
+        return parse_mesh(self.decode_mesh) if self.decode_mesh is not None else (mesh.width, mesh.height)
 
 
 def check_how(how: How, payload: bool, context: int) -> None:

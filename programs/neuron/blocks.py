@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from meshrt.errors import UsageError
 from meshrt.neuron import isa as nisa
 from meshrt.neuron import language as nl
 from meshrt.neuron.engines import Core
@@ -27,11 +26,6 @@ class Blocks:
     k: int = 1024
     r: int = 1024
     n: int = 512
-
-    def __post_init__(self) -> None:
-        for axis in ("m", "k", "r", "n"):
-            if getattr(self, axis) < 1:
-                raise UsageError(f"--block-{axis} is {getattr(self, axis)}; a block has 1 row or column at least")
 
 
 def spans(stop: int | slice, size: int) -> Iterator[slice]:

@@ -37,11 +37,6 @@ class Product:
     dtype: np.dtype[Any]
     sums: np.dtype[Any]
 
-    def __post_init__(self) -> None:
-        for name in ("m", "k", "r", "n"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name} is {getattr(self, name)}; sizes start at 1")
-
     @property
     def kernels(self) -> tuple[tuple[int, int, int], ...]:
         """Of each kernel that runs: (columns of its x, columns of its result, pairs of factors)."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import rings, shifts
 from meshrt.mesh.presets import IDEAL
+from meshrt.options import AtMost
 from meshrt.program import settings_of
 from meshrt.ranks.host import ONE_THREAD
 from meshrt.units import short
@@ -136,11 +138,166 @@ def test_a_device_of_ones_own_and_limits() -> None:
         ({"device": "wse9"}, "--device is 'wse9'; there are wse2, wse3, wormhole, dojo, ideal, files as mine.toml"),
         ({"on": "abacus"}, "no machine 'abacus': there are arm, gpu, mesh, neuron"),
         ({"mesh": "4by4"}, "mesh '4by4' is not WIDTHxHEIGHT"),
+        ({"mesh": (2.5, 2)}, "mesh '2.5x2' is not WIDTHxHEIGHT, such as 8x8, with sides of 1 to 1000000"),
+        ({"mesh": (2,)}, "mesh '2' is not WIDTHxHEIGHT"),
+        ({"mesh": ()}, "mesh '' is not WIDTHxHEIGHT"),
+        ({"size": (2, 2, 2)}, "mesh '2x2x2' is not WIDTHxHEIGHT"),
+        ({"mesh": (0, 1)}, "mesh '0x1' is not WIDTHxHEIGHT"),
+        ({"mesh": (-2, 3)}, "mesh '-2x3' is not WIDTHxHEIGHT"),
+        ({"mesh": (2_000_000, 1)}, "mesh '2000000x1' is not WIDTHxHEIGHT"),
+        ({"mesh": (True, 2)}, "mesh 'Truex2' is not WIDTHxHEIGHT"),
+        ({"mesh": 4}, r"--mesh is 4; it is WxH or \(W, H\)"),
+        ({"spares": (1, 0.5), "defects": "0.01"}, "mesh '1x0.5' is not WIDTHxHEIGHT"),
+        ({"spares": 4, "defects": "0.01"}, r"--spares is 4; it is CxR or \(C, R\)"),
     ],
 )
 def test_what_cannot_be_is_an_exception(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         meshrt.run("gemm", **options)
+
+
+def test_sizes_of_two_numbers_are_a_text_or_two_numbers() -> None:
+    """And the report has the text, as that of the command."""
+    common: dict[str, Any] = {"payload": False, "max_new_tokens": 2, "prompt_tokens": 4}
+    cases: list[tuple[str, str, Any, Any, dict[str, Any]]] = [
+        ("llama-tiny", "decode_mesh", "4x4", (4, 4), {"layers": 1, **common}),
+        ("mixtral-tiny", "expert_grid", "2x1", (2, 1), {"layers": 1, "experts": "regions", **common}),
+        ("linear", "tile", "8x8", (8, 8), {"m": 20, "k": 128, "n": 96, "payload": False}),
+    ]
+    for program, option, text, two, others in cases:
+        said, given = (meshrt.run(program, **{option: value}, **others) for value in (text, two))
+        assert said.arguments[option] == given.arguments[option] == text
+        assert outside_host(dict(said.data)) == outside_host(dict(given.data))
+    for size in ("4x2", (4, 2), (np.int64(4), np.int32(2))):
+        assert meshrt.run("shift", mesh=size, tile=2).data["mesh"] == [4, 2]
+    wrong: list[tuple[str, Any, str]] = [
+        ("decode_mesh", (4, 0), "mesh '4x0' is not WIDTHxHEIGHT"),
+        ("decode_mesh", "", "mesh '' is not WIDTHxHEIGHT"),
+        ("decode_mesh", 4, r"--decode-mesh is 4; it is WxH or \(W, H\)"),
+        ("expert_grid", 4, r"--expert-grid is 4; it is CxR or \(C, R\)"),
+    ]
+    for option, value, message in wrong:
+        with pytest.raises(UsageError, match=message):
+            meshrt.run("llama-tiny", **{option: value})
+    with pytest.raises(UsageError, match=r"--expert-grid 2\.5x1: it is COLUMNSxROWS of regions, such as 4x2"):
+        meshrt.run("mixtral-tiny", experts="regions", expert_grid=(2.5, 1))
+    with pytest.raises(UsageError, match="--tile '8' is no tile such as 10x8"):
+        meshrt.run("linear", tile=(8,))
+
+
+def test_numbers_are_what_the_command_would_make_of_them() -> None:
+    """A whole number is a choice's text, NumPy's numbers are Python's, and what is no number is refused as ever."""
+    small: dict[str, Any] = {"m": 20, "k": 128, "n": 96, "tile": "8x8", "payload": False}
+    for bits in (8, np.int64(8), "8"):
+        assert meshrt.run("linear", bits=bits, **small).arguments["bits"] == "8"
+    shape: dict[str, Any] = {"bits": 4, "ranks": "uniform-16", "prompt_tokens": 4, "max_new_tokens": 1, "layers": 1}
+    report = meshrt.run("llama-tiny", compensator_bits=8, payload=False, **shape)
+    assert report.arguments["compensator_bits"] == "8" and report.arguments["bits"] == 4
+    for tile in (2, 2.0, np.int64(2), np.float32(2)):
+        report = meshrt.run("shift", mesh=(4, 1), tile=tile)
+        assert type(report.arguments["tile"]) is int and report.arguments["tile"] == 2
+        report.to_json()
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"bits": 5}, "--bits is 5; there are 4, 8"),
+        ({"bits": True}, "--bits is True; there are 4, 8"),
+        ({"m": -(10**400)}, "--m is -10+; it starts at 1"),
+        ({"m": float("nan")}, "--m is nan; it is a whole number"),
+        ({"m": float("inf")}, "--m is inf; it is a whole number"),
+        ({"m": np.float32("nan")}, "--m is nan; it is a whole number"),
+        ({"cores": float("-inf")}, "--cores is -inf; it is a whole number"),
+        ({"cores": 1.5}, "--cores is 1.5; it is a whole number"),
+    ]
+    for option, message in wrong:
+        with pytest.raises(UsageError, match=message):
+            meshrt.run("linear", **option)
+
+
+def test_a_range_is_told_as_far_as_there_is_one() -> None:
+    def own(block: Block, *, share: Annotated[float, "", AtMost(0.5)] = 0.5) -> dict[str, Any]:
+        return {}
+
+    for share in (0.75, float("nan")):
+        with pytest.raises(UsageError, match=f"--share is {share}; it is 0.5 at most"):
+            meshrt.run(own, mesh=(1, 1), share=share)
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "message"),
+    [
+        ("llama-tiny", {"decode_phases": 0}, "--decode-phases is 0; it is 1 to 64"),
+        ("llama-tiny", {"decode_regions": 0}, "--decode-regions is 0; it starts at 1"),
+        ("llama-tiny", {"temperature": float("inf")}, "--temperature is inf; it is at least 0 and below inf"),
+        ("llama-tiny", {"top_p": float("nan")}, "--top-p is nan; it is above 0 and 1 at most"),
+        ("serve", {"burstiness": 0.0, "rate": 1.0}, "--burstiness is 0.0; it is above 0$"),
+        ("serve", {"rate": float("inf")}, "--rate is inf; it is 0 to 1000000000$"),
+        ("serve", {"rate": 1e-12}, "--rate is 1e-12; it is 0, or 1e-09 to 1e.09 a second"),
+        ("serve", {"random_range_ratio": 1}, "--random-range-ratio is 1; it is at least 0 and below 1"),
+        ("lowrank", {"ratio": -0.5, "payload": False}, "--ratio is -0.5; it is at least 0 and below 1"),
+        ("lowrank", {"capacity": 0}, "--capacity is 0; it is above 0"),
+        ("lowrank", {"link_rate": 0}, "--link-rate is 0; it is 1e-15 to 1e.18"),
+    ],
+)
+def test_ranges_are_those_of_the_option(program: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        meshrt.run(program, **options)
+
+
+def test_zero_and_infinity_stay_where_they_mean_something() -> None:
+    """All at once, and gaps that are even."""
+    few: dict[str, Any] = {"requests": 3, "prompt_tokens": "4", "output_tokens": "2", "payload": False}
+    for load in ({"rate": 0}, {"rate": 9.0, "burstiness": float("inf")}):
+        assert meshrt.run("serve", tp=1, **load, **few).result["completed"] == 3
+
+
+def test_a_phase_is_named_and_has_tokens_on_every_machine() -> None:
+    """What has one name is added up or told apart, by machine, and never half of it is given for all."""
+
+    def twice(machine: Any) -> dict[str, Any]:
+        for _ in range(2):
+            with machine.phase("a", tokens=3):
+                pass
+        with machine.phase("b"):
+            pass
+        return {}
+
+    for on in ("mesh", "neuron", "gpu", "arm"):
+        report = meshrt.run(twice, on=on, size=(1, 1) if on == "mesh" else 1)
+        if on in ("mesh", "neuron"):
+            assert report.phases == ["a", "a", "b"] and [one.get("tokens") for one in report.data["phases"]][:2] == [
+                3,
+                3,
+            ]
+            with pytest.raises(KeyError, match="2 phases have the name 'a': give each its own"):
+                report.phase("a")
+        else:
+            assert report.phases == ["a", "b"] and report.phase("a", "tokens") == 6
+        assert report.phase("b")["name"] == "b"
+
+
+def test_a_report_in_one_line_and_in_html_has_no_more_than_its_table() -> None:
+    report = meshrt.run("gemm", mesh=(2, 2), **SMALL)
+    assert repr(report) == f"<Report: gemm on mesh 2x2, 0 phases, {report['critical_path.cycles']:g} cycles>"
+    report = meshrt.run("lowrank", payload=False)
+    assert repr(report).startswith("<Report: lowrank on gpu 1x1, 2 phases, ") and repr(report).endswith(" seconds>")
+    (full,) = meshrt.sweep("gemm", core_memory=[10])
+    assert repr(full) == "<Report: gemm on mesh, refused>"
+    names = report.table(verbose=True).splitlines()[2:-1]
+    shown = report.table().splitlines()[2:-1]
+    rows = list(re.findall(r"<tr><th style='text-align:left'>([^<]*)<", report._repr_html_()))
+    assert len(rows) == len(shown) < len(names)
+
+
+def test_payload_is_said_as_the_command_says_it_or_true_or_false() -> None:
+    for word, numbers in (("none", False), (False, False), ("full", True), (True, True)):
+        report = meshrt.run("gemm", mesh=(2, 2), payload=word, **SMALL)
+        assert ("max_abs_error" in report.result) == numbers, word
+        (swept,) = meshrt.sweep("gemm", mesh=(2, 2), payload=word, **SMALL)
+        assert ("max_abs_error" in swept.result) == numbers, word
+    wrong: Any
+    for wrong in ("some", "", 1, None, ["none"]):
+        for call in (meshrt.run, meshrt.sweep):
+            with pytest.raises(UsageError, match=re.escape(f"payload is {wrong!r}; it is True or 'full', or False")):
+                call("gemm", mesh=(2, 2), payload=wrong, **SMALL)
 
 
 def test_the_command_refuses_in_the_same_words(run_meshrt: Callable[..., Finished]) -> None:

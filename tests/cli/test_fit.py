@@ -12,6 +12,8 @@ from mpi_jobs import Finished
 
 import meshrt
 from meshrt.errors import LimitError, UsageError
+from meshrt.fitting import fitted
+from meshrt.program import load_program
 
 MANY = 200
 FREE = 1 << 40  # bytes: a core that is never full
@@ -146,3 +148,12 @@ def test_a_run_that_does_not_fit_ends_with_the_same_line(ranks: int, run_meshrt:
     finished = run_meshrt("run", *line, ranks=ranks)
     assert finished.code == 3
     assert told.startswith("does not fit: core (0, 0) would hold") and finished.stderr.rstrip().endswith(told)
+
+
+def test_what_the_machine_cannot_be_is_refused_as_by_a_run() -> None:
+    for name, settings, message in (
+        ("gemm", {"defects": "0.1", "defects_seed": -1}, "--defects-seed is -1; it starts at 0"),
+        ("lowrank", {"link_rate": 0.0}, "--link-rate is 0.0; it is 1e-15 to 1e.18"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            fitted(load_program(name), {}, settings)

@@ -105,3 +105,14 @@ def test_the_type_checker_guards_what_is_frozen(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(path)]
     said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     assert 'Property "x" defined in "Key" is read-only' in said and "incompatible type" in said, said
+
+
+def test_a_representation_of_ones_own_stays() -> None:
+    @records.dataclass(frozen=True)
+    class Named:
+        name: str
+
+        def __repr__(self) -> str:
+            return self.name
+
+    assert repr(Named("a")) == "a"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import meshrt
 from meshrt.emulate import emulate
 from meshrt.mesh.devicefile import find_device
 from meshrt.options import Option
@@ -19,7 +20,9 @@ from meshrt.ranks.board import Board
 
 SIZES: dict[str, dict[str, Any]] = {
     "mesh": {"mesh": (4, 4), "device": find_device("ideal")}, "neuron": {"cores": 2}, "gpu": {"tp": 2},
+    "arm": {"cores": 2},
 }  # fmt: skip
+FLOATS = ("mesh", "neuron", "gpu")  # whose products are of the model's own numbers: those of Arm cores are W4A8
 PROGRAMS = Path(__file__).parents[2] / "programs"
 RUNS = [PROGRAMS / name for name in ("llama.py", "neuron/llama.py", "gpu/llama.py", "lowrank.py")]
 
@@ -57,7 +60,7 @@ def test_what_is_not_asked_for_is_what_the_options_have() -> None:
 def test_every_machine_writes_the_same(comm: Any, drawn: dict[str, Any], tmp_path: Path) -> None:
     """Token by token; the logits but for the order of float32 sums."""
     folder, found, rows = Path(comm.bcast(str(tmp_path))), {}, {}
-    for machine in SIZES:
+    for machine in FLOATS:
         path = folder / f"{machine}.npy"
         found[machine] = run(comm, machine, dtype="float32", logits=str(path), layers=2, **drawn)
         rows[machine] = np.load(path) if comm.rank == 0 else None
@@ -67,6 +70,21 @@ def test_every_machine_writes_the_same(comm: Any, drawn: dict[str, Any], tmp_pat
         assert rows["mesh"].shape == (5 + 8 - 1, 512)
         for other in ("neuron", "gpu"):
             np.testing.assert_allclose(rows[other], rows["mesh"], atol=1e-3)
+
+
+@pytest.mark.parametrize("on", ["mesh", "neuron", "gpu", "arm"])
+def test_a_group_may_be_a_row_and_bits_a_number_on_every_machine(on: str) -> None:
+    asked: dict[str, Any] = {"payload": False, "layers": 1, "prompt_tokens": 2, "max_new_tokens": 1}
+    told = meshrt.run("llama-tiny", on=on, bits=4, group="row", **asked)
+    assert told.arguments["group"] == "row" and str(told.arguments["bits"]) == "4"
+    finer = meshrt.run("llama-tiny", on=on, bits=4, group=32, **asked)
+    assert finer["memory_bytes.max"] > told["memory_bytes.max"]  # of their scales
+
+
+@pytest.mark.parametrize(("program", "options"), [("llama", {"layers": 1}), ("linear", {})])
+def test_zero_is_a_row_on_arm_cores_as_well(program: str, options: dict[str, Any]) -> None:
+    word, zero = (meshrt.run(program, on="arm", payload=False, group=group, **options) for group in ("row", 0))
+    assert word.measured == zero.measured
 
 
 @pytest.mark.mpi(ranks=[1])
