@@ -1,4 +1,4 @@
-"""A model on replicas of pipelines of tensor-parallel groups (Huang et al. 2019, GPipe; Narayanan et al. 2021).
+"""A model on replicas of pipelines of tensor-parallel groups (GPipe, NeurIPS 2019; Megatron-LM, SC 2021).
 
 Layers are shared out to stages as evenly as they go; the first stage has the embedding, the last one the head. A stage
 sends what its layers made of a micro-batch to the next one, each GPU to the one at its place, and goes on with the next
