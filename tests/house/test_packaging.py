@@ -253,14 +253,20 @@ def test_only_the_commands_know_the_studies() -> None:
 
 
 def test_the_package_is_not_named_as_another_projects() -> None:
-    """`meshrt` on the package index is not this: nothing may tell users to install that, or ask for its metadata."""
+    """`meshrt` on the package index is not this, and this is on none (docs/decisions/014).
+
+    Nothing may tell users to install it by name, or ask for the other's metadata.
+    """
     assert PYPROJECT["project"]["name"] == "meshrt-emulator"
     wrong = re.compile(
-        r"pip3? +install[^\n]*[\s'\"]meshrt(?![\w/.-])|metadata\.\w+\(['\"]meshrt['\"]\)|['\"]meshrt\\*\["
+        r"pip3? +install[^\n]*[\s'\"](?:meshrt(?![\w/.-])|meshrt-emulator\b)|metadata\.\w+\(['\"]meshrt['\"]\)"
+        r"|['\"]meshrt\\*\[|meshrt-emulator\\*\["
     )
-    assert wrong.search("pip install 'meshrt[mpich]'") and wrong.search("pip install -U meshrt")
+    for text in ("pip install 'meshrt[mpich]'", "pip install -U meshrt", "pip install meshrt-emulator mpich"):
+        assert wrong.search(text)
+    assert not wrong.search("pip install ./meshrt_emulator-*.whl mpich") and wrong.search("needs meshrt-emulator[onnx]")
     for path in _texts():
-        if path.suffix in ("", ".py", ".md") and path != Path(__file__).resolve():
+        if path.suffix in ("", ".py", ".md", ".yml") and path != Path(__file__).resolve():
             assert not wrong.search(path.read_text()), path
 
 
