@@ -13,8 +13,8 @@ WORDS = {
     "entry": "one rule of a router's table. What the table has no room for is refused, or relayed by software",
     "packet": "header (colour, source, hops and stages so far, time) and a tile",
     "hop": "one router-to-router move of a packet. Costs alpha cycles",
-    "stage": "software at a core touches a packet, to relay it or to add to it. Costs beta cycles. Not a part of a"
-    " pipeline: that is a region",
+    "stage": "of a mesh, and wherever a report counts stages: software at a core touches a packet, to relay it or to"
+    " add to it. Costs beta cycles. A pipeline stage is another thing: a group of GPUs that has some layers (--pp)",
     "alpha": "cycles that a hop costs, a number of the device",
     "beta": "cycles that a stage costs, a number of the device",
     "axis": "the direction of lines: x for rows of cores, y for columns",
@@ -34,7 +34,8 @@ WORDS = {
     "tile": "the part of a matrix that one core holds: M K N are whole, Mt Kt Nt of a core",
     "critical path": "the chain of events that the last core had to wait for",
     "phase": "a stretch of a run with a name and counters of its own. All cores begin it when the last one is there",
-    "region": "a part of the mesh that holds some layers of a model; with --experts regions, some of its experts",
+    "region": "a part of the mesh that holds some layers of a model, as a pipeline stage of GPUs does; with --experts"
+    " regions, some of its experts",
     "expert": "one of many MLPs of a layer, of which a token takes those that the router finds likeliest (docs/moe.md)",
     "dispatch": "tokens on their way to the cores that have their experts; what these made comes back by combine",
     "capacity": "the tokens that an expert has room for at a time",

@@ -40,7 +40,10 @@ Pieces = list[tuple[Request, Tokens]]  # what a micro-batch computes of whom
 
 @dataclass(frozen=True)
 class Stage:
-    """A tensor-parallel group with its layers, and its part of the cache. Without hosted GPUs there is nothing."""
+    """A pipeline stage: a tensor-parallel group with its layers, and its part of the cache.
+
+    Without hosted GPUs there is nothing.
+    """
 
     gpus: Gpus
     model: Model
