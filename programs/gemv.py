@@ -22,7 +22,8 @@ from meshrt.mesh.collectives.allreduce import allreduce as add_up
 from meshrt.mesh.collectives.trees import Tree
 from meshrt.mesh.tiles import gather_parts, place
 from meshrt.options import AtLeast
-from meshrt.programs.gemm import compare, random_matrices, storage_type
+from meshrt.programs.gemm import compare, random_matrices
+from meshrt.programs.storage import storage_type
 
 MESH = (8, 8)
 
