@@ -7,7 +7,8 @@ WORDS = {
     "core": "one processing element: memory, a router with five ports (north, east, south, west, ramp), a clock",
     "router": "what moves packets at a core: it looks up colour and incoming port in its table, once for each hop",
     "ramp": "the port between a router and its own core; a link like the others",
-    "block": "the rectangle of cores that one rank hosts: an array [bh, bw, *tile] of their tiles",
+    "block": "the rectangle of cores that one rank hosts: an array [bh, bw, *tile] of their tiles. Other blocks, of"
+    " options: --block-size, tokens in a part of a GPU's cache; --block, what ranks of matrices are multiples of",
     "line": "one row or one column of cores. Nearly all communication of these algorithms runs along lines",
     "colour": "a route's id in a router's table. An entry: colour -> (ports it comes in by, ports it leaves by)",
     "entry": "one rule of a router's table. What the table has no room for is refused, or relayed by software",
@@ -53,7 +54,8 @@ WORDS = {
     " counts with each, one that software sends on in each leg (docs/look.md)",
     "goal": "the schedules that LogGOPSim reads: messages and computing, with what each waits for (`run --goal`)",
     "chakra": "execution traces of MLCommons, which ASTRA-sim reads: the same (`run --chakra`)",
-    "rank": "an MPI process. How many there are changes nothing outside `host` of a report",
+    "rank": "an MPI process. How many there are changes nothing outside `host` of a report. Of a matrix in factors: how"
+    " many columns the first of them has (`compress --ranks`)",
     "result": "what a program says of itself; declared, but for what it measured of the machine, such as ttft_seconds",
     "payload": "the numbers in tiles. --payload none leaves them out: the same counters, shapes only",
     "plmr": "Parallelism, Latency, Memory, Routing: the four limits of such machines (`meshrt plmr`)",
