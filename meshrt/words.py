@@ -7,14 +7,15 @@ WORDS = {
     "core": "one processing element: memory, a router with five ports (north, east, south, west, ramp), a clock",
     "router": "what moves packets at a core: it looks up colour and incoming port in its table, once for each hop",
     "ramp": "the port between a router and its own core; a link like the others",
-    "block": "the rectangle of cores that one rank hosts: an array [bh, bw, *tile] of their tiles",
+    "block": "the rectangle of cores that one rank hosts: an array [bh, bw, *tile] of their tiles. Other blocks, of"
+    " options: --block-size, tokens in a part of a GPU's cache; --block, what ranks of matrices are multiples of",
     "line": "one row or one column of cores. Nearly all communication of these algorithms runs along lines",
     "colour": "a route's id in a router's table. An entry: colour -> (ports it comes in by, ports it leaves by)",
     "entry": "one rule of a router's table. What the table has no room for is refused, or relayed by software",
     "packet": "header (colour, source, hops and stages so far, time) and a tile",
     "hop": "one router-to-router move of a packet. Costs alpha cycles",
-    "stage": "software at a core touches a packet, to relay it or to add to it. Costs beta cycles. Not a part of a"
-    " pipeline: that is a region",
+    "stage": "of a mesh, and wherever a report counts stages: software at a core touches a packet, to relay it or to"
+    " add to it. Costs beta cycles. A pipeline stage is another thing: a group of GPUs that has some layers (--pp)",
     "alpha": "cycles that a hop costs, a number of the device",
     "beta": "cycles that a stage costs, a number of the device",
     "axis": "the direction of lines: x for rows of cores, y for columns",
@@ -34,7 +35,8 @@ WORDS = {
     "tile": "the part of a matrix that one core holds: M K N are whole, Mt Kt Nt of a core",
     "critical path": "the chain of events that the last core had to wait for",
     "phase": "a stretch of a run with a name and counters of its own. All cores begin it when the last one is there",
-    "region": "a part of the mesh that holds some layers of a model; with --experts regions, some of its experts",
+    "region": "a part of the mesh that holds some layers of a model, as a pipeline stage of GPUs does; with --experts"
+    " regions, some of its experts",
     "expert": "one of many MLPs of a layer, of which a token takes those that the router finds likeliest (docs/moe.md)",
     "dispatch": "tokens on their way to the cores that have their experts; what these made comes back by combine",
     "capacity": "the tokens that an expert has room for at a time",
@@ -52,7 +54,8 @@ WORDS = {
     " counts with each, one that software sends on in each leg (docs/look.md)",
     "goal": "the schedules that LogGOPSim reads: messages and computing, with what each waits for (`run --goal`)",
     "chakra": "execution traces of MLCommons, which ASTRA-sim reads: the same (`run --chakra`)",
-    "rank": "an MPI process. How many there are changes nothing outside `host` of a report",
+    "rank": "an MPI process. How many there are changes nothing outside `host` of a report. Of a matrix in factors: how"
+    " many columns the first of them has (`compress --ranks`)",
     "result": "what a program says of itself; declared, but for what it measured of the machine, such as ttft_seconds",
     "payload": "the numbers in tiles. --payload none leaves them out: the same counters, shapes only",
     "plmr": "Parallelism, Latency, Memory, Routing: the four limits of such machines (`meshrt plmr`)",

@@ -24,7 +24,9 @@ DAMPING = 1e-8
 
 
 def svd(w: Array, rank: int) -> Factors:
-    """The best approximation of W itself (Eckart and Young 1936), U = P sqrt(Sigma), V = sqrt(Sigma) Q^T."""
+    """The best approximation of W itself ("The approximation of one matrix by another of lower rank",
+    Psychometrika 1936), U = P sqrt(Sigma), V = sqrt(Sigma) Q^T.
+    """
     p, sigma, q = np.linalg.svd(np.asarray(w, np.float64), full_matrices=False)
     root = np.sqrt(sigma[:rank])
     return p[:, :rank] * root, root[:, None] * q[:rank]

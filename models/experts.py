@@ -1,9 +1,9 @@
 """Which experts a token takes, and with what share: the one place where the reference and all machines learn it.
 
 Softmax over all experts, the likeliest k of them, and these divided by their sum where the model says so: Mixtral
-(Jiang et al. 2024, https://arxiv.org/abs/2401.04088), DeepSeekMoE (Dai et al. 2024, https://arxiv.org/abs/2401.06066),
-Qwen2-MoE, OLMoE (Muennighoff et al. 2024, https://arxiv.org/abs/2409.02060) and Qwen3-MoE do the same. The k likeliest
-first, then softmax over these k, is the same as dividing by the sum.
+(2024, https://arxiv.org/abs/2401.04088), DeepSeekMoE (2024, https://arxiv.org/abs/2401.06066), Qwen2-MoE, OLMoE (2024,
+https://arxiv.org/abs/2409.02060) and Qwen3-MoE do the same. The k likeliest first, then softmax over these k, is the
+same as dividing by the sum.
 """
 
 from typing import Any

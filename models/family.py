@@ -97,10 +97,10 @@ def check_plain(family: Family, folder: Path, machine: str, able: Collection[str
     """
     lacks = [name for name, there in DENSE.items() if name not in able and there(family)]
     experts = ["experts"] if any(isinstance(one.mlp, Experts) for one in family.layers) else []
-    found = " and ".join(experts + lacks)
-    if found:
+    needs = " and ".join(experts + lacks)
+    if needs:
         raise ModelError(
-            f"{folder}: the model has {found}, which {machine} cannot run yet; name a model without, or run it on the"
+            f"{folder}: the model has {needs}, which {machine} cannot run yet; name a model without, or run it on the"
             " mesh or on GPUs (llama --on mesh, --on gpu; docs/models.md, docs/moe.md)"
         )
 

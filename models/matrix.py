@@ -61,11 +61,11 @@ class Matrix:
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """What a folder has of it, by name: shapes as Hugging Face has them."""
-        found: dict[str, tuple[int, ...]] = {f"{one.name}.weight": (one.columns, one.rows) for one in self.factors()}
+        shapes: dict[str, tuple[int, ...]] = {f"{one.name}.weight": (one.columns, one.rows) for one in self.factors()}
         if isinstance(self.form, Quantized):
             specs = self.form.tensors(self.name, self.columns, self.rows)
-            found = {name: shape for name, (_, shape) in specs.items()}
-        return found | ({f"{self.name}.bias": (self.columns,)} if self.bias else {})
+            shapes = {name: shape for name, (_, shape) in specs.items()}
+        return shapes | ({f"{self.name}.bias": (self.columns,)} if self.bias else {})
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """The dense forward pass in NumPy: what every distributed one is compared with.
 
-LLaMA (Touvron et al. 2023, https://arxiv.org/abs/2302.13971) with grouped-query attention, mixtures of experts of its
+LLaMA (2023, https://arxiv.org/abs/2302.13971) with grouped-query attention, mixtures of experts of its
 kind (models/moe.py), and what models/kinds.py has beside them: Qwen3 (2025, https://arxiv.org/abs/2505.09388), Phi-3
-(Abdin et al. 2024, https://arxiv.org/abs/2404.14219), Gemma 2 (2024, https://arxiv.org/abs/2408.00118) and 3 (2025,
-https://arxiv.org/abs/2503.19786), GPT-2 (Radford et al. 2019), OPT (Zhang et al. 2022,
-https://arxiv.org/abs/2205.01068). Names as in Hugging Face.
+(2024, https://arxiv.org/abs/2404.14219), Gemma 2 (2024, https://arxiv.org/abs/2408.00118) and 3 (2025,
+https://arxiv.org/abs/2503.19786), GPT-2 ("Language Models are Unsupervised Multitask Learners",
+2019), OPT (2022, https://arxiv.org/abs/2205.01068). Names as in Hugging Face.
 T tokens, S tokens seen so far, H query heads, G key and value heads, D head size.
 """
 
@@ -193,8 +193,8 @@ def mlp(w: Weights, one: Mlp, x: Array, project: Project = project) -> Array:
 
 
 def activated(x: Array, activation: Activation) -> Array:
-    """silu is x / (1 + e^-x), gelu_tanh x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 (Hendrycks and Gimpel 2016,
-    https://arxiv.org/abs/1606.08415), relu max(x, 0).
+    """silu is x / (1 + e^-x), gelu_tanh x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 ("Gaussian Error Linear
+    Units", 2016, https://arxiv.org/abs/1606.08415), relu max(x, 0).
     """
     if activation == "relu":
         return np.maximum(x, 0)

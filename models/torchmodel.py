@@ -96,8 +96,8 @@ class Experts(Projections):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """y, and how unevenly the experts were taken: 1 where all got the same, their number where one got all.
 
-        That is the sum over the experts of their number * share of choices * mean probability (Fedus et al. 2021,
-        https://arxiv.org/abs/2101.03961, equation 4).
+        That is the sum over the experts of their number * share of choices * mean probability (Switch Transformers,
+        2021, https://arxiv.org/abs/2101.03961, equation 4).
         """
         flat, top, count = x.flatten(0, 1), self.shapes.top, len(self.experts)
         p = self.project(self.shapes.router, flat).softmax(-1)

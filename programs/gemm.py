@@ -24,6 +24,7 @@ from meshrt.mesh.tiles import gather, place, square
 from meshrt.options import AtLeast
 from meshrt.programs.mesh.baselines.summa import allgather_gemm, summa
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t, meshgemm_t_by_tree
+from meshrt.programs.storage import storage_type
 from meshrt.ranks import hostmemory
 
 MESH = (8, 8)
@@ -116,15 +117,6 @@ def random_matrices(
         return draw(rng, b)
 
     return matrix_a, matrix_b
-
-
-def storage_type(name: str) -> np.dtype[Any]:
-    if name != "bfloat16":
-        return np.dtype(name)
-    from ml_dtypes import bfloat16  # most products are of float32
-
-    kind: np.dtype[Any] = np.dtype(bfloat16)
-    return kind
 
 
 def compare(

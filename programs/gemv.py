@@ -23,7 +23,8 @@ from meshrt.mesh.collectives.treeplan import MOST_PHASES
 from meshrt.mesh.collectives.trees import Tree
 from meshrt.mesh.tiles import gather_parts, place
 from meshrt.options import AtLeast, AtMost
-from meshrt.programs.gemm import compare, random_matrices, storage_type
+from meshrt.programs.gemm import compare, random_matrices
+from meshrt.programs.storage import storage_type
 
 MESH = (8, 8)
 

@@ -26,6 +26,7 @@ from meshrt.programs.mesh.options import How, check_how
 from meshrt.programs.mesh.quantized import check_quantized, told, with_activations
 from meshrt.programs.quantizing import Bits, CompensatorBits, Group, Ranks, Symmetric, quantized_by_shape
 from meshrt.programs.routing import RoutingSeed, RoutingText
+from meshrt.programs.storage import storage_type
 from meshrt.several import Runs
 
 MESH = (8, 8)
@@ -116,7 +117,7 @@ def run(
     words = read_prompt(cores.control, folder, config.vocab_size, asked)
     shared.check_positions(asked, cores.payload, len(words), config.max_positions)
     keep = open_keep(cores, settings(cores), config, source, words, arguments, grows=True)
-    kind = shared.storage(dtype or config.dtype or "float32")
+    kind = storage_type(dtype or config.dtype or "float32")
     mixture = make_mixture(cores, config, how, len(words.ids))
     with open_engine(cores, config, source, how, mixture, kind, words, max_new_tokens, keep.found) as engine:
         generation = generate(cores, engine, words, choice, keep, logits is not None)

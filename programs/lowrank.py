@@ -1,4 +1,4 @@
-"""Decomposed language models on tensor-parallel GPUs, after DeInfer (Huang et al. 2026): one prompt, or many together.
+"""Decomposed language models on tensor-parallel GPUs, after DeInfer (DAC 2026): one prompt, or many together.
 
 One prompt is `llama --on gpu`, with the options and the report that this program has always had.
 """

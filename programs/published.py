@@ -15,9 +15,10 @@ from meshrt.mesh.collectives.allreduce import ktree
 from meshrt.mesh.collectives.rings import interleaved_rings
 from meshrt.mesh.tiles import gather, gather_parts, place, square
 from meshrt.options import AtLeast
-from meshrt.programs.gemm import compare, random_matrices, storage_type
+from meshrt.programs.gemm import compare, random_matrices
 from meshrt.programs.gemv import place_vector
 from meshrt.programs.mesh.published import aligned, published_meshgemm, published_meshgemv, steady
+from meshrt.programs.storage import storage_type
 
 MESH = (8, 8)
 

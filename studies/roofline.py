@@ -85,7 +85,7 @@ def check_plot(path: str) -> str:
     try:
         import matplotlib  # noqa: F401 - found out before the work
     except ImportError:
-        raise UsageError("--plot needs matplotlib: pip install meshrt-emulator[plot], or take --picture") from None
+        raise UsageError("--plot needs matplotlib: pip install matplotlib, or take --picture") from None
     return kind
 
 

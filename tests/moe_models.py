@@ -117,7 +117,7 @@ def logits_of(name: str, folder: Path, dtype: Any) -> Any:
 
 
 def deepseek(config: dict[str, Any], folder: Path, dtype: Any) -> Any:
-    """DeepSeekMoE (Dai et al. 2024, equations 9 to 11; MoEGate and DeepseekMoE of modeling_deepseek.py)."""
+    """DeepSeekMoE (arXiv 2401.06066, equations 9 to 11; MoEGate and DeepseekMoE of modeling_deepseek.py)."""
     import torch
     from safetensors.torch import load_file
     from torch import nn

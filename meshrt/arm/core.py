@@ -56,15 +56,15 @@ class ArmCore:
 
         `useful`: its operations without those of padding.
         """
-        asked = len(kernel.registers)
-        if asked > self.device.registers:
+        registers = len(kernel.registers)
+        if registers > self.device.registers:
             if not self.spill:
                 raise LimitError(
-                    f"core {self.index}: kernel {kernel.name} asks for {asked} registers, the limit is"
+                    f"core {self.index}: kernel {kernel.name} asks for {registers} registers, the limit is"
                     f" {self.device.registers} (device {self.device.name}); take a smaller --tile, or --spill"
                 )
             self._spilled(tiles, *spills(kernel, steps, self.device.registers))
-        self.registers = max(self.registers, min(asked, self.device.registers))
+        self.registers = max(self.registers, min(registers, self.device.registers))
         self.issue(kernel.total(steps), tiles)
         if useful:
             self.counts[f"useful {kernel.unit}"] += useful

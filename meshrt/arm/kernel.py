@@ -60,17 +60,17 @@ class Kernel:
     def carried(self) -> frozenset[str]:
         """Registers that a step of the loop leaves to the next: what it reads of them comes from before."""
         written: set[str] = set()
-        found = set()
+        carried = set()
         for line in self.body:
             onto = line.op in OPERATIONS and OPERATIONS[line.op].onto
-            found |= {name for name in (*line.of, *(line.to if onto else ())) if name not in written}
+            carried |= {name for name in (*line.of, *(line.to if onto else ())) if name not in written}
             written |= set(line.to)
-        found &= written
+        carried &= written
         for line in self.body:  # they are sums: all steps of an instruction are done before the next instruction
-            for name in found & {*line.of, *line.to}:
+            for name in carried & {*line.of, *line.to}:
                 reads = name in line.of or (line.op in OPERATIONS and OPERATIONS[line.op].onto)
                 assert name in line.to and reads, f"{self.name}: {line} is no sum in {name}"
-        return frozenset(found)
+        return frozenset(carried)
 
     @cached_property
     def tallies(self) -> tuple[Tally, Tally, Tally]:

@@ -3,10 +3,11 @@
 Member m of n owns part m of whatever is cut into n parts. Members stand in order of their nodes, `share` of them in
 each. In a step a member may send several transfers, one after the other; none reads a part that another one writes.
 
-Hierarchical (two-level rings; of rings Patarasuk and Yuan 2009): inside a node a ring adds up, so that
-each member has a share of the node's sum; members of all nodes that have the same share add those up, and rings inside
-nodes spread the sums. A tree has a binary tree of those members in place of their ring, whose parts follow one another
-up to the root and down again: two latencies a level of the tree, where a ring has two a member.
+Hierarchical (two-level rings; of rings "Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations", 2009):
+inside a node a ring adds up, so that each member has a share of the node's sum; members of all nodes that have the same
+share add those up, and rings inside nodes spread the sums. A tree has a binary tree of those members in place of their
+ring, whose parts follow one another up to the root and down again: two latencies a level of the tree, where a ring has
+two a member.
 """
 
 from collections.abc import Iterable, Sequence
@@ -65,7 +66,7 @@ def all_to_all(
     A "ring" is flat: in each step everybody sends to who is so many places farther, whatever is between them. Else, and
     where links inside a node join `neighbours` only, parts go inside their node first, to who has the place there that
     their target has in its own, and from there those of all sources of a node together to the target (as the
-    hierarchical all-to-all of DeepSpeed-MoE, Rajbhandari et al. 2022).
+    hierarchical all-to-all of DeepSpeed-MoE, ICML 2022, https://arxiv.org/abs/2201.05596).
     """
     steps: list[list[tuple[int, int, Sequence[Pair]]]]
     if algorithm == "ring" and not neighbours:

@@ -1,7 +1,7 @@
 """Messages with what they wait for, of members of a group: as a GOAL schedule, or as Chakra execution traces.
 
-GOAL: the text that LogGOPSim's txt2bin reads (T. Hoefler, T. Schneider, A. Lumsdaine: "LogGOPSim - Simulating
-Large-Scale Applications in the LogGOPS Model", 2010; its txt2bin.re). Chakra: a file for each member, of messages of
+GOAL: the text that LogGOPSim's txt2bin reads ("LogGOPSim - Simulating Large-Scale Applications in the LogGOPS
+Model", 2010; its txt2bin.re). Chakra: a file for each member, of messages of
 schema/protobuf/et_def.proto of mlcommons/chakra, each behind its length: a GlobalMetadata, then a Node for each
 operation; with the attributes that ASTRA-sim's feeder reads.
 """

@@ -1,4 +1,4 @@
-"""GPTQ (Frantar et al. 2022, https://arxiv.org/abs/2210.17323): what rounding an input's weights costs on the features
+"""GPTQ (2022, https://arxiv.org/abs/2210.17323): what rounding an input's weights costs on the features
 is taken out of the weights of the inputs that come after it.
 
 It makes the error of the features X W^T small, not that of the weights, which is larger than that of rounding to

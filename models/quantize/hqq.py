@@ -1,4 +1,4 @@
-"""HQQ: half-quadratic quantization (Badri and Shaji 2023), as MiLo's first subproblem uses it (section 3.2.2).
+"""HQQ: half-quadratic quantization (2023), as MiLo's first subproblem uses it (section 3.2.2).
 
 The scale stays that of the least and largest weight; the zero moves, so that a norm with p < 1 of the errors falls.
 

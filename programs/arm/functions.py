@@ -1,6 +1,6 @@
 """Logarithm, sine, cosine and power by instructions, of four numbers of float32.
 
-Polynomials of sines are those of Cephes (S. Moshier, sinf.c), that of the logarithm the series of the inverse
+Polynomials of sines are those of Cephes (sinf.c), that of the logarithm the series of the inverse
 hyperbolic tangent. The registers that they are given and lose are named as in operators.py: a and b, the result in y.
 """
 

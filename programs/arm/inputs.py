@@ -35,7 +35,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Stage:
+class Source:
     """What is done with rows before they become codes.
 
     `before`: by a team whose units are rows, all that comes before: what stays of them, if anything, and what becomes
@@ -68,22 +68,22 @@ def tile_pieces(buffer: int, tile: int, rows: int, inner: int) -> Pieces:
 
 
 def quantized(
-    soc: Soc, stage: Stage, shape: tuple[int, int], group: int, high: int, target: int, blocks: bool
+    soc: Soc, source: Source, shape: tuple[int, int], group: int, high: int, target: int, blocks: bool
 ) -> tuple[Rows, Array | None]:
     """Rows [rows, inner] as codes in buffer `target`, and what stays; by all cores, some tiles of `high` rows each.
 
     `group`: inputs whose codes have a total; `blocks`: and a scale of their own.
     """
     count, inner = shape
-    heights, of = tuple(row_tiles(count, high)), stage.of or count
+    heights, of = tuple(row_tiles(count, high)), source.of or count
     ends = [0, *accumulate(heights)]
     there = row_tiles(of, high)
 
     def touch(core: ArmCore, tiles: Sequence[int], rows: range) -> None:
-        touched = stage.touched(there, count, rows)
-        for buffer, columns in stage.reads:
+        touched = source.touched(there, count, rows)
+        for buffer, columns in source.reads:
             core.caches.read(block(buffer, there, touched, columns))
-        for buffer, columns in stage.writes:
+        for buffer, columns in source.writes:
             core.caches.write(block(buffer, there, touched, columns))
         for tile in tiles:
             core.caches.write(tile_pieces(target, tile, heights[tile], inner))
@@ -92,7 +92,7 @@ def quantized(
         by_rows = [(core, range(ends[tiles[0]], ends[tiles[-1] + 1])) for core, tiles in team]
         for (core, tiles), (_, rows) in zip(team, by_rows, strict=True):
             touch(core, tiles, rows)
-        stays, numbers = stage.before(by_rows)
+        stays, numbers = source.before(by_rows)
         scale = scales(by_rows, numbers, inner, group if blocks else inner)
         codes, totals = rounded(by_rows, numbers, scale, inner, group)
         return None if codes is None else (stays, codes, scale, totals)

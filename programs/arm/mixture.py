@@ -17,7 +17,7 @@ from meshrt.arm.soc import Soc
 from meshrt.models.errors import ModelError
 from meshrt.programs.arm import exponent
 from meshrt.programs.arm.floats import product
-from meshrt.programs.arm.inputs import Stage
+from meshrt.programs.arm.inputs import Source
 from meshrt.programs.arm.layout import PANEL, block
 from meshrt.programs.arm.mlp import through
 from meshrt.programs.arm.operators import each_kernel
@@ -36,17 +36,19 @@ WEIGH = Kernel(
 )  # fmt: skip
 
 
-def mixed(soc: Soc, model: Model, mixture: Mixture, stage: Stage, tokens: int, room: Room) -> tuple[More, Array | None]:
-    """What the experts make of the rows that a stage makes, and what stays of the stage."""
+def mixed(
+    soc: Soc, model: Model, mixture: Mixture, source: Source, tokens: int, room: Room
+) -> tuple[More, Array | None]:
+    """What the experts make of the rows that a source makes, and what stays of the source."""
     hidden, high = model.config.hidden_size, model.head.how.rows
     whole = range(hidden)
 
     def begin(team: Team) -> tuple[Array | None, ...]:
         cleared = sweep(team, CLEAR, (len(units_of(team)),), -(-hidden // 4), {}, {"y": 16})
-        return *stage.before(team), None if cleared is None else taken(cleared["y"], F32, hidden)
+        return *source.before(team), None if cleared is None else taken(cleared["y"], F32, hidden)
 
-    writes = (*stage.writes, (room.normed, whole), (room.total, whole))
-    stays, x, total = by_rows(soc, tokens, high, stage.reads, writes, begin, 3)
+    writes = (*source.writes, (room.normed, whole), (room.total, whole))
+    stays, x, total = by_rows(soc, tokens, high, source.reads, writes, begin, 3)
     scores = routed(soc, mixture, x, tokens, hidden, room, high)
     chosen, shares, gate = chosen_of(soc, model, mixture, scores, tokens, room, high)
     assert model.loads is not None
@@ -127,13 +129,13 @@ def weighed(
     def gathered(team: Team) -> tuple[None, Array | None]:
         return None, None if x is None else x[[own[row] for row in units_of(team)]]
 
-    stage = Stage(gathered, ((room.normed, range(hidden)),), of=tokens, picked=tuple(own))
-    more, _ = through(soc, model, mlp, stage, len(own), room)
+    source = Source(gathered, ((room.normed, range(hidden)),), of=tokens, picked=tuple(own))
+    more, _ = through(soc, model, mlp, source, len(own), room)
 
     there = row_tiles(tokens, high)
 
     def also(core: ArmCore, rows: range) -> None:
-        pieces_of_total = block(room.total, there, stage.touched(there, len(own), rows), range(hidden))
+        pieces_of_total = block(room.total, there, source.touched(there, len(own), rows), range(hidden))
         core.caches.read(pieces_of_total)
         core.caches.write(pieces_of_total)
 

@@ -5,16 +5,16 @@ import numpy as np
 from meshrt.arm.core import Team
 from meshrt.arm.soc import Soc
 from meshrt.programs.arm.activations import activated
-from meshrt.programs.arm.inputs import Stage, span_of
+from meshrt.programs.arm.inputs import Source, span_of
 from meshrt.programs.arm.parts import Mlp, Model, More, Room
 from meshrt.programs.arm.products import times
 
 Array = np.ndarray
 
 
-def through(soc: Soc, model: Model, mlp: Mlp, stage: Stage, rows: int, room: Room) -> tuple[More, Array | None]:
-    """What it makes of the rows that a stage makes, without the bias of down, and what stays of the stage."""
-    both, stays = times(soc, model, mlp.inner, stage, rows, room, room.y)
+def through(soc: Soc, model: Model, mlp: Mlp, source: Source, rows: int, room: Room) -> tuple[More, Array | None]:
+    """What it makes of the rows that a source makes, without the bias of down, and what stays of the source."""
+    both, stays = times(soc, model, mlp.inner, source, rows, room, room.y)
     width, bias = mlp.width, mlp.inner.bias
     parts = (slice(0, width), slice(width, 2 * width)) if mlp.gated else (slice(0, width),)
     biases = tuple(None if bias is None else bias[part] for part in parts) if mlp.inner.biased else ()
@@ -23,5 +23,7 @@ def through(soc: Soc, model: Model, mlp: Mlp, stage: Stage, rows: int, room: Roo
         own = [None if both is None else both[span_of(team), part] for part in parts]
         return None, activated(team, width, mlp.activation, own[0], mlp.gated, own[-1] if mlp.gated else None, biases)
 
-    down, _ = times(soc, model, mlp.down, Stage(active, ((room.y, range(len(parts) * width)),)), rows, room, room.mixed)
+    down, _ = times(
+        soc, model, mlp.down, Source(active, ((room.y, range(len(parts) * width)),)), rows, room, room.mixed
+    )
     return More(down, room.mixed, mlp.down), stays

@@ -15,7 +15,7 @@ from meshrt.models.rope import cos_sin
 from meshrt.programs.arm.activations import capped, scaled
 from meshrt.programs.arm.attention import attention
 from meshrt.programs.arm.between import Norm, norm_of
-from meshrt.programs.arm.inputs import Stage, span_of
+from meshrt.programs.arm.inputs import Source, span_of
 from meshrt.programs.arm.kv import LayerCache
 from meshrt.programs.arm.layout import PANEL, block
 from meshrt.programs.arm.mixture import mixed
@@ -53,8 +53,8 @@ def forward(
         others = config.layers - len(model.layers) if number + 1 == len(model.layers) else 0
         with repeated(soc, others):
             x, more = run_layer(soc, model, layer, cache, rotary[layer.rope] if rotary else None, tokens, room, x, more)
-    stage = normed(model, model.norm, room, x, more, slice(tokens - rows, tokens))
-    found, _ = times(soc, model, model.head, stage, rows, room, logits)
+    source = normed(model, model.norm, room, x, more, slice(tokens - rows, tokens))
+    found, _ = times(soc, model, model.head, source, rows, room, logits)
     found = bent(soc, model, found, rows, logits)
     for name in (*sizes, "logits"):
         soc.free(name)
@@ -83,8 +83,8 @@ def run_layer(
 ) -> tuple[Array | None, More]:  # fmt: skip
     """x [T, K], of which the product `more` is still to be added: the same after the layer."""
     every = slice(0, tokens)
-    stage = normed(model, layer.attention_norm, room, x, more, every)
-    qkv, x = times(soc, model, layer.qkv, stage, tokens, room, room.y)
+    source = normed(model, layer.attention_norm, room, x, more, every)
+    qkv, x = times(soc, model, layer.qkv, source, tokens, room, room.y)
     bias, biased = layer.qkv.bias, layer.qkv.biased
     if layer.heads is not None:
         qkv = prepared(soc, qkv, tokens, model.heads, layer.heads, layer.qkv, room.y)
@@ -92,17 +92,17 @@ def run_layer(
     mixed_heads = attention(
         soc, qkv, tokens, model.heads, cache, rotary, bias, biased, room.y, room.mixed, layer.qkv.how.rows, layer.scores
     )  # fmt: skip
-    stage = Stage(
+    source = Source(
         lambda team: (None, None if mixed_heads is None else mixed_heads[span_of(team)]),
         ((room.mixed, range(layer.o.inner)),),
     )
-    o, _ = times(soc, model, layer.o, stage, tokens, room, room.y)
+    o, _ = times(soc, model, layer.o, source, tokens, room, room.y)
     more = More(o, room.y, layer.o, layer.after_attention)
-    stage = normed(model, layer.mlp_norm, room, x, more, every)
+    source = normed(model, layer.mlp_norm, room, x, more, every)
     if isinstance(layer.mlp, Mlp):
-        made, x = through(soc, model, layer.mlp, stage, tokens, room)
+        made, x = through(soc, model, layer.mlp, source, tokens, room)
     else:
-        made, x = mixed(soc, model, layer.mlp, stage, tokens, room)
+        made, x = mixed(soc, model, layer.mlp, source, tokens, room)
     return x, More(made.numbers, made.buffer, made.matrix, layer.after_mlp)
 
 
@@ -134,7 +134,7 @@ def embed(soc: Soc, model: Model, ids: Sequence[int], position: int, target: int
     return soc.alone(work)
 
 
-def normed(model: Model, norm: Norm, room: Room, x: Array | None, more: More | None, rows: slice) -> Stage:
+def normed(model: Model, norm: Norm, room: Room, x: Array | None, more: More | None, rows: slice) -> Source:
     """x + `more` stays, and becomes codes after a norm; of these rows of all."""
     hidden = model.config.hidden_size
 
@@ -150,7 +150,7 @@ def normed(model: Model, norm: Norm, room: Room, x: Array | None, more: More | N
 
     own = (room.x, range(hidden))
     reads = (own,) if more is None else (own, (more.buffer, range(hidden)))
-    return Stage(numbers, reads, () if more is None else (own,), rows.stop)
+    return Source(numbers, reads, () if more is None else (own,), rows.stop)
 
 
 def bent(soc: Soc, model: Model, logits: Array | None, rows: int, buffer: int) -> Array | None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from meshrt.arm.core import Team
 from meshrt.arm.soc import Soc
-from meshrt.programs.arm.inputs import Rows, Stage, quantized, span_of
+from meshrt.programs.arm.inputs import Rows, Source, quantized, span_of
 from meshrt.programs.arm.linear import product, shares_of
 from meshrt.programs.arm.parts import Factors, Matrix, Model, Room
 from meshrt.programs.arm.rows import by_rows
@@ -17,11 +17,11 @@ Array = np.ndarray
 
 
 def times(
-    soc: Soc, model: Model, matrix: Matrix, stage: Stage, rows: int, room: Room, y: int
+    soc: Soc, model: Model, matrix: Matrix, source: Source, rows: int, room: Room, y: int
 ) -> tuple[Array | None, Array | None]:
-    """The rows that a stage makes, times a matrix, without its bias; and what stays of the stage."""
+    """The rows that a source makes, times a matrix, without its bias; and what stays of the source."""
 
-    def inputs_of(before: Stage, inner: int, group: int) -> tuple[Rows, Array | None]:
+    def inputs_of(before: Source, inner: int, group: int) -> tuple[Rows, Array | None]:
         form = matrix.how.form
         return quantized(soc, before, (rows, inner), group, matrix.how.rows, room.codes, form.blocks)
 
@@ -33,12 +33,12 @@ def times(
         for second in factors.seconds:
             columns = range(begin, begin + second.inner)
             begin = columns.stop
-            before = Stage(partial(_cut, middle, columns), ((room.middle, columns),))
+            before = Source(partial(_cut, middle, columns), ((room.middle, columns),))
             made = by(inputs_of(before, second.inner, second.group)[0], second, factors.how, target)
             found.append((second, made))
         return found
 
-    inputs, stays = inputs_of(stage, matrix.inner, matrix.group)
+    inputs, stays = inputs_of(source, matrix.inner, matrix.group)
     found = [(one, by(inputs, one, matrix.how, y)) for one in matrix.whole]
     thin = [] if matrix.more is None else by_both(matrix.more, room.more)
     if matrix.factors is not None:

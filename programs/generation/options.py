@@ -5,8 +5,6 @@ from dataclasses import fields
 from math import inf
 from typing import Annotated, Any, Literal, TypeVar
 
-import numpy as np
-
 from meshrt.errors import UsageError
 from meshrt.options import HOST, Above, AtLeast, AtMost, Below
 from meshrt.ranks.files import check_target
@@ -107,13 +105,3 @@ def check_positions(asked: Asked, payload: bool, length: int, most: int) -> None
             f"{length} prompt tokens and {asked.max_new_tokens} new ones are more than the {most} positions of the"
             " model: shorten the prompt, or lower --max-new-tokens"
         )
-
-
-def storage(name: str) -> np.dtype[Any]:
-    """What --dtype says, as NumPy's."""
-    if name != "bfloat16":
-        return np.dtype(name)
-    import ml_dtypes  # only bfloat16 needs it, and every rank pays for an import
-
-    bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return bfloat16

@@ -17,9 +17,10 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.operations import matmul
 from meshrt.models.checkpoint import Index
 from meshrt.models.matrix import Matrix
-from meshrt.programs.gpu.cut import EVERY, Cutter, Weights, product, shares
+from meshrt.programs.gpu.cut import EVERY, Cutter, Weights, product
 from meshrt.programs.gpu.dense import biased
 from meshrt.programs.gpu.scheme import Ahead, Arrays, Results
+from meshrt.programs.shares import shares
 from meshrt.records import dataclass
 
 

@@ -12,20 +12,11 @@ from meshrt.models.checkpoint import Checkpoint, Index
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.form import Quantized
 from meshrt.programs.gpu.coded import CodedCut, Hold, length
+from meshrt.programs.shares import part
 from meshrt.records import dataclass
 
 EVERY = slice(None)
 Weights: TypeAlias = np.ndarray | Coded  # of a product: [in, out], or codes of [out, in]
-
-
-def part(index: int, count: int, size: int) -> slice:
-    """A GPU's share of 0..size, as even as it goes."""
-    return slice(size * index // count, size * (index + 1) // count)
-
-
-def shares(count: int, size: int) -> tuple[int, ...]:
-    """How long the shares of all GPUs are."""
-    return tuple(share.stop - share.start for share in (part(index, count, size) for index in range(count)))
 
 
 def product(gpu: Gpu, x: np.ndarray, weights: Weights, bias: np.ndarray | None = None) -> np.ndarray:

@@ -18,8 +18,9 @@ from meshrt.models.checkpoint import Index
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.form import Quantized
 from meshrt.programs.gpu import dense
-from meshrt.programs.gpu.cut import EVERY, Cutter, Weights, shares
+from meshrt.programs.gpu.cut import EVERY, Cutter, Weights
 from meshrt.programs.gpu.scheme import Ahead, Arrays, Results
+from meshrt.programs.shares import shares
 from meshrt.records import dataclass
 
 

@@ -1,4 +1,4 @@
-"""The undecomposed model: Megatron's tensor parallelism (Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053).
+"""The undecomposed model: Megatron's tensor parallelism (2019, https://arxiv.org/abs/1909.08053).
 
 Columns of the first matrices, rows of the second one, and one reduce-sum of [tokens, hidden] after it.
 """

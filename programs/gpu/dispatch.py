@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshrt.gpu.gpus import Gpus
-from meshrt.programs.gpu.cut import part
 from meshrt.programs.gpu.experts import Chosen, ExpertsShard, own_experts, routed, with_shared
 from meshrt.programs.gpu.mixing import Mixing
 from meshrt.programs.gpu.planned import planned_experts
 from meshrt.programs.gpu.scheme import Arrays
+from meshrt.programs.shares import part
 
 META = 4 + 4  # bytes of an expert's number and of its share, as they are sent
 

@@ -1,4 +1,4 @@
-"""A language model on tensor-parallel GPUs, end to end, dense or decomposed, after DeInfer (Huang et al. 2026)."""
+"""A language model on tensor-parallel GPUs, end to end, dense or decomposed, after DeInfer (DAC 2026)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any

@@ -11,9 +11,9 @@ from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.family import Family
 from meshrt.models.matrix import Experts
-from meshrt.programs.gpu.cut import part
 from meshrt.programs.gpu.options import How
 from meshrt.programs.routing import Routing, imbalance, make_routing
+from meshrt.programs.shares import part
 from meshrt.records import dataclass
 
 

@@ -10,13 +10,13 @@ from meshrt.models.family import Family, evenly, first_unlike
 from meshrt.models.quantize.folder import check_tensors
 from meshrt.models.quantize.form import Quantized
 from meshrt.models.quantize.head import checked_checkpoint
-from meshrt.programs.generation.options import storage
 from meshrt.programs.gpu.cache import Cache, check_low_rank, make_cache
 from meshrt.programs.gpu.coded import Hold
 from meshrt.programs.gpu.mixing import Mixing
 from meshrt.programs.gpu.request import Request, check_lengths
 from meshrt.programs.gpu.shards import Model, place
 from meshrt.programs.gpu.steps import Steps
+from meshrt.programs.storage import storage_type
 
 
 def open_weights(gpus: Gpus, folder: Path, family: Family) -> Checkpoint | None:
@@ -62,7 +62,7 @@ def open_model(
             f"--layers-run {run}: layer {unlike} has other ranks than layer {run - 1}, a window or experts, so it"
             " has to run"
         )
-    kind = storage(dtype or family.dtype)
+    kind = storage_type(dtype or family.dtype)
     longest = max(len(request.prompt) + request.limit for request in requests)
     needed = sum(-(-(len(request.prompt) + request.limit) // block_size) for request in requests)
 

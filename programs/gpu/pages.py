@@ -1,4 +1,4 @@
-"""The paged cache's book-keeping (Kwon et al. 2023, PagedAttention): which blocks a sequence has. No numbers here.
+"""The paged cache's book-keeping (PagedAttention, SOSP 2023): which blocks a sequence has. No numbers here.
 
 A block has `size` slots, a slot holds a token. Physical blocks are handed out lowest first, so that the blocks of a
 sequence often lie side by side. Block 0 belongs to nobody: rows of a batch that stand for no sequence write there.

@@ -1,4 +1,4 @@
-"""A model on replicas of pipelines of tensor-parallel groups (Huang et al. 2019, GPipe; Narayanan et al. 2021).
+"""A model on replicas of pipelines of tensor-parallel groups (GPipe, NeurIPS 2019; Megatron-LM, SC 2021).
 
 Layers are shared out to stages as evenly as they go; the first stage has the embedding, the last one the head. A stage
 sends what its layers made of a micro-batch to the next one, each GPU to the one at its place, and goes on with the next
@@ -21,11 +21,10 @@ from meshrt.gpu.stages import Sent, arrive, pass_on, tensor_groups
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.family import Family, first_unlike
 from meshrt.models.matrix import Mlp
-from meshrt.programs.generation.options import Asked, storage
+from meshrt.programs.generation.options import Asked
 from meshrt.programs.gpu.batch import Prompts, Tokens
 from meshrt.programs.gpu.cache import Cache, make_pools
 from meshrt.programs.gpu.coded import Hold
-from meshrt.programs.gpu.cut import part
 from meshrt.programs.gpu.forward import Ahead, head_of, through
 from meshrt.programs.gpu.newtokens import NewTokens
 from meshrt.programs.gpu.options import How
@@ -33,6 +32,8 @@ from meshrt.programs.gpu.pages import Pages
 from meshrt.programs.gpu.parts import Parts
 from meshrt.programs.gpu.request import Request, check_lengths, check_room
 from meshrt.programs.gpu.shards import Model, place
+from meshrt.programs.shares import part
+from meshrt.programs.storage import storage_type
 from meshrt.records import dataclass
 
 Pieces = list[tuple[Request, Tokens]]  # what a micro-batch computes of whom
@@ -40,7 +41,10 @@ Pieces = list[tuple[Request, Tokens]]  # what a micro-batch computes of whom
 
 @dataclass(frozen=True)
 class Stage:
-    """A tensor-parallel group with its layers, and its part of the cache. Without hosted GPUs there is nothing."""
+    """A pipeline stage: a tensor-parallel group with its layers, and its part of the cache.
+
+    Without hosted GPUs there is nothing.
+    """
 
     gpus: Gpus
     model: Model
@@ -83,7 +87,7 @@ def open_pipelines(
     check_lengths(family, requests)
     if gpus.payload and how.layers_run is not None:
         raise UsageError("--layers-run is for shapes: add --payload none")
-    kind, longest = storage(how.dtype or family.dtype), max(len(one.prompt) + one.limit for one in requests)
+    kind, longest = storage_type(how.dtype or family.dtype), max(len(one.prompt) + one.limit for one in requests)
     for gpu in gpus.mine:
         gpu.dtype = kind
     replicas = []

@@ -1,7 +1,7 @@
 """Who is served next: requests come, wait, run, and make room for each other (vLLM's scheduler, its first and second).
 
 Whole prompts (the first): a step computes prompts that were waiting, if there is room for one, else one new token for
-all that run. In parts (the second; Agrawal et al. 2024, Sarathi-Serve): a step has so many tokens, first those of all
+all that run. In parts (the second; Sarathi-Serve, OSDI 2024): a step has so many tokens, first those of all
 that run, a new one or the next part of a prompt, then those of who waits.
 
 Waiting requests are taken up by priority, then as they were sent; who was preempted comes first of its priority. Where

@@ -1,4 +1,4 @@
-"""Continuous batching: requests come and go, the batch changes from step to step (Yu et al. 2022, Orca; vLLM).
+"""Continuous batching: requests come and go, the batch changes from step to step (Orca, OSDI 2022; vLLM).
 
 Every rank takes the same decisions (scheduling.py), from the same virtual time.
 """

@@ -15,11 +15,12 @@ from meshrt.models.matrix import Norm as NormOf
 from meshrt.models.rope import cos_sin
 from meshrt.programs.gpu import base, deinfer, dense, overlapped
 from meshrt.programs.gpu.coded import Hold
-from meshrt.programs.gpu.cut import Cutter, part
+from meshrt.programs.gpu.cut import Cutter
 from meshrt.programs.gpu.experts import ExpertsShard, cut_experts
 from meshrt.programs.gpu.headnorms import HeadNorm
 from meshrt.programs.gpu.mixing import Mixing
 from meshrt.programs.gpu.scheme import Scheme
+from meshrt.programs.shares import part
 from meshrt.records import dataclass
 
 SCHEMES: dict[str, ModuleType] = {

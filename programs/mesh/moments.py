@@ -1,7 +1,8 @@
 """Mean and spread of numbers that are cut over the cores of a line, for LayerNorm: one allreduce of three numbers.
 
-Each core has how many numbers there are, their mean, and the sum of squares around it; two of these make one (Chan,
-Golub and LeVeque 1979). Sums of squares alone would lose all digits where the mean is far from zero.
+Each core has how many numbers there are, their mean, and the sum of squares around it; two of these make one
+("Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979). Sums of squares alone would lose
+all digits where the mean is far from zero.
 """
 
 from math import prod

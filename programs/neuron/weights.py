@@ -21,6 +21,7 @@ from meshrt.programs.neuron.attention import Heads
 from meshrt.programs.neuron.coded import place_codes
 from meshrt.programs.neuron.linear import Matrix, Whole
 from meshrt.programs.neuron.norm import Norm
+from meshrt.programs.shares import part
 from meshrt.records import dataclass
 
 
@@ -194,8 +195,3 @@ def multiplied_out(checkpoint: Checkpoint, config: Config) -> Checkpoint:
     return replace(
         checkpoint, rebuilt={**checkpoint.rebuilt, **{f"{one.name}.weight": partial(read, one) for one in of_both}}
     )
-
-
-def part(index: int, cores: int, size: int) -> slice:
-    """A core's share of 0..size, as even as it goes."""
-    return slice(size * index // cores, size * (index + 1) // cores)

@@ -10,7 +10,7 @@ from meshrt.arm.soc import Soc
 from meshrt.emulate import run
 from meshrt.programs.arm.attention import Heads, attention
 from meshrt.programs.arm.between import rms_norm, silu_times
-from meshrt.programs.arm.inputs import Stage, quantized
+from meshrt.programs.arm.inputs import Source, quantized
 from meshrt.programs.arm.kv import LayerCache
 from meshrt.programs.arm.tiles import UNITS, Tile, plan, registers_of
 from meshrt.report import Report
@@ -73,17 +73,17 @@ def best_tile(unit: str, bits: int) -> tuple[Tile, Tile]:
 
 
 @cache
-def model(stage: str, way: str = "fused", layers: int = 1) -> Report:
+def model(phase: str, way: str = "fused", layers: int = 1) -> Report:
     """A pass over the prompt, or one token at position L - 1, in so many blocks; attention's products are float16."""
     common: dict[str, Any] = {"on": "arm", "payload": False, "layers": layers, "attention": way, **ROW}
-    if stage == "prefill":
+    if phase == "prefill":
         return run(MODEL, prompt_tokens=TOKENS, max_new_tokens=1, **common)
     return run(MODEL, context=POSITIONS - 1, max_new_tokens=2, **common)
 
 
-def attention_operations(stage: str) -> int:
+def attention_operations(phase: str) -> int:
     """Of q k and p v in all blocks, by fmla of float16: 4 l l h, or 4 L h."""
-    return BLOCKS * int(model(stage).phase(stage, "useful_operations.fmla_8h"))
+    return BLOCKS * int(model(phase).phase(phase, "useful_operations.fmla_8h"))
 
 
 def one_attention(soc: Soc, *, tokens: int = TOKENS, held: int = 0) -> dict[str, Any]:
@@ -99,13 +99,13 @@ def one_attention(soc: Soc, *, tokens: int = TOKENS, held: int = 0) -> dict[str,
 
 
 @cache
-def fused(stage: str) -> Report:
+def fused(phase: str) -> Report:
     """What a block's fused attention ran and moved, of the prompt or of one token at position L - 1."""
-    tokens, held = (TOKENS, 0) if stage == "prefill" else (1, POSITIONS - 1)
+    tokens, held = (TOKENS, 0) if phase == "prefill" else (1, POSITIONS - 1)
     return run(one_attention, on="arm", payload=False, tokens=tokens, held=held)
 
 
-def one_stage(soc: Soc, *, tokens: int = TOKENS, stage: int = 0) -> dict[str, Any]:
+def one_stretch(soc: Soc, *, tokens: int = TOKENS, number: int = 0) -> dict[str, Any]:
     """A program: one of the stretches between the products of a block, by shape: what comes before codes, and these.
 
     0 and 2: a residual sum and RMSNorm; 1: behind attention; 3: SiLU.
@@ -113,44 +113,44 @@ def one_stage(soc: Soc, *, tokens: int = TOKENS, stage: int = 0) -> dict[str, An
     sizes = {"x": HIDDEN, "more": HIDDEN, "mixed": HIDDEN, "gates": 2 * INNER, "codes": INNER + 8}
     x, more, mixed, gates, codes = (soc.buffer(name, 4 * tokens * width) for name, width in sizes.items())
     row = range(HIDDEN)
-    norm = Stage(lambda team: rms_norm(team, HIDDEN, None, (None,), None, 1e-6), ((x, row), (more, row)), ((x, row),))
-    attended = Stage(lambda team: (None, None), ((mixed, row),))
-    silu = Stage(lambda team: (None, silu_times(team, INNER, None, None)), ((gates, range(2 * INNER)),))
-    before, inner = ((norm, HIDDEN), (attended, HIDDEN), (norm, HIDDEN), (silu, INNER))[stage]
-    with soc.phase("stage"):
+    norm = Source(lambda team: rms_norm(team, HIDDEN, None, (None,), None, 1e-6), ((x, row), (more, row)), ((x, row),))
+    attended = Source(lambda team: (None, None), ((mixed, row),))
+    silu = Source(lambda team: (None, silu_times(team, INNER, None, None)), ((gates, range(2 * INNER)),))
+    before, inner = ((norm, HIDDEN), (attended, HIDDEN), (norm, HIDDEN), (silu, INNER))[number]
+    with soc.phase("stretch"):
         quantized(soc, before, (tokens, inner), inner, 10, codes, False)
     return {}
 
 
 @cache
-def stages(stage: str) -> tuple[Report, ...]:
+def stretches(phase: str) -> tuple[Report, ...]:
     """What a block's stretches between products ran and moved, each with cold caches."""
-    tokens = TOKENS if stage == "prefill" else 1
-    return tuple(run(one_stage, on="arm", payload=False, tokens=tokens, stage=number) for number in range(4))
+    tokens = TOKENS if phase == "prefill" else 1
+    return tuple(run(one_stretch, on="arm", payload=False, tokens=tokens, number=number) for number in range(4))
 
 
 def _float32(ran: Mapping[str, int], but: Collection[str] = ()) -> int:
     return sum(operations * int(ran.get(op, 0)) for op, operations in LANES.items() if op not in but)
 
 
-def between_operations(stage: str) -> int:
+def between_operations(phase: str) -> int:
     """Of rotary embedding, biases and softmax in all blocks, for every head: float32 of the instructions that ran."""
-    return BLOCKS * _float32(fused(stage).phase("attention", "instructions"))
+    return BLOCKS * _float32(fused(phase).phase("attention", "instructions"))
 
 
-def other_operations(stage: str) -> int:
+def other_operations(phase: str) -> int:
     """Of residual sums, norms, SiLU and codes in all blocks: float32 of the instructions that ran."""
-    return BLOCKS * sum(_float32(report.phase("stage", "instructions")) for report in stages(stage))
+    return BLOCKS * sum(_float32(report.phase("stretch", "instructions")) for report in stretches(phase))
 
 
-def other_moved(stage: str, level: str) -> int:
+def other_moved(phase: str, level: str) -> int:
     """Bytes that these moved: `dram_bytes.total`, or `l1_bytes`."""
-    return BLOCKS * sum(int(report.phase("stage", level)) for report in stages(stage))
+    return BLOCKS * sum(int(report.phase("stretch", level)) for report in stretches(phase))
 
 
-def issued(stage: str) -> int:
+def issued(phase: str) -> int:
     """SIMD instructions of attention and of all else but products in all blocks, but for those of its products."""
-    parts = [(fused(stage), "attention"), *((report, "stage") for report in stages(stage))]
+    parts = [(fused(phase), "attention"), *((report, "phase") for report in stretches(phase))]
     return BLOCKS * sum(
         int(count)
         for report, phase in parts
@@ -159,17 +159,17 @@ def issued(stage: str) -> int:
     )
 
 
-def attention_moved(stage: str, level: str) -> int:
+def attention_moved(phase: str, level: str) -> int:
     """Bytes that the fused operator moved in all blocks: `dram_bytes.total` of cold caches, or `l1_bytes`."""
-    return BLOCKS * int(fused(stage).phase("attention", level))
+    return BLOCKS * int(fused(phase).phase("attention", level))
 
 
-def attention_bytes(stage: str, heads: int = 1, kv_bytes: int = 4) -> int:
+def attention_bytes(phase: str, heads: int = 1, kv_bytes: int = 4) -> int:
     """What attention moves operator by operator, in all blocks: the paper's 16 l h + 24 l l, or 8 L h + 24 L + 8 h.
 
     So it is of one head; keys and values of float16 are 4 L h.
     """
-    return BLOCKS * unfused.dram_bytes(*_shape(stage), heads, kv_bytes)
+    return BLOCKS * unfused.dram_bytes(*_shape(phase), heads, kv_bytes)
 
 
 @cache
@@ -182,20 +182,20 @@ def score_operations() -> int:
     return (ran[1] - ran[0]) // 8
 
 
-def softmax_operations(stage: str, heads: int = 1) -> int:
+def softmax_operations(phase: str, heads: int = 1) -> int:
     """The paper's 22 l l, or 22 L, in all blocks."""
-    tokens, seen = _shape(stage)
+    tokens, seen = _shape(phase)
     return BLOCKS * heads * tokens * seen * score_operations()
 
 
-def _shape(stage: str) -> tuple[int, int]:
+def _shape(phase: str) -> tuple[int, int]:
     """Queries, and positions that they see."""
-    return (TOKENS, TOKENS) if stage == "prefill" else (1, POSITIONS)
+    return (TOKENS, TOKENS) if phase == "prefill" else (1, POSITIONS)
 
 
-def other_bytes(stage: str, factor: int = 400) -> int:
+def other_bytes(phase: str, factor: int = 400) -> int:
     """The paper's estimate: 400 l h by its integers, 200 l h by its text.
 
     It names no operator that these would be of, so there is nothing to run: what does run is in `other_moved`.
     """
-    return factor * BLOCKS * HIDDEN * (TOKENS if stage == "prefill" else 1)
+    return factor * BLOCKS * HIDDEN * (TOKENS if phase == "prefill" else 1)

@@ -47,44 +47,44 @@ def corrected(tell: Callable[[str], None]) -> list[tuple[str, dict[str, Model]]]
     def then(name: str, **changes: Model) -> None:
         steps.append((name, (steps[-1][1] if steps else {}) | changes))
 
-    def now(stage: str) -> Model:
-        return steps[-1][1][stage]
+    def now(phase: str) -> Model:
+        return steps[-1][1][phase]
 
     every = counts.linear(TOKENS, TOKENS, counts.ROW, tell)
     one = counts.linear(1, 1, counts.ROW, tell)
     models = {
-        stage: Model(
-            tokens, linear, counts.attention_operations(stage) + counts.softmax_operations(stage),
-            counts.attention_bytes(stage), counts.other_bytes(stage),
-        ) for stage, tokens, linear in (("prefill", TOKENS, every), ("decode", 1, one))
+        phase: Model(
+            tokens, linear, counts.attention_operations(phase) + counts.softmax_operations(phase),
+            counts.attention_bytes(phase), counts.other_bytes(phase),
+        ) for phase, tokens, linear in (("prefill", TOKENS, every), ("decode", 1, one))
     }  # fmt: skip
     then("as printed (2^30 over 10^9)", **models)
-    then("one unit", **{stage: replace(now(stage), unit=1.0) for stage in models})
+    then("one unit", **{phase: replace(now(phase), unit=1.0) for phase in models})
     then("+ head for the last token only",
          prefill=replace(now("prefill"), linear=counts.linear(TOKENS, 1, counts.ROW, tell)))  # fmt: skip
     then("+ attention at the rate of float16, 704", **{
-        stage: replace(now(stage), attention_rate=FMLA_16) for stage in models
+        phase: replace(now(phase), attention_rate=FMLA_16) for phase in models
     })  # fmt: skip
     then("+ softmax for each of 16 heads", **{
-        stage: replace(
-            now(stage), attention_bytes=counts.attention_bytes(stage, HEADS),
-            attention_operations=counts.attention_operations(stage) + counts.softmax_operations(stage, HEADS),
-        ) for stage in models
+        phase: replace(
+            now(phase), attention_bytes=counts.attention_bytes(phase, HEADS),
+            attention_operations=counts.attention_operations(phase) + counts.softmax_operations(phase, HEADS),
+        ) for phase in models
     })  # fmt: skip
     then("+ keys and values read once (4 L h)",
          decode=replace(now("decode"), attention_bytes=counts.attention_bytes("decode", HEADS, 2)))  # fmt: skip
     then("+ scale and zero of 64 weights each", **{
-        stage: replace(now(stage), linear=counts.linear(TOKENS if stage == "prefill" else 1, 1, counts.BLOCK, tell))
-        for stage in models
+        phase: replace(now(phase), linear=counts.linear(TOKENS if phase == "prefill" else 1, 1, counts.BLOCK, tell))
+        for phase in models
     })  # fmt: skip
     then("+ other operators at 200 l h", **{
-        stage: replace(now(stage), other_bytes=counts.other_bytes(stage, 200)) for stage in models
+        phase: replace(now(phase), other_bytes=counts.other_bytes(phase, 200)) for phase in models
     })  # fmt: skip
     then("+ bytes and instructions besides products as they ran", **{
-        stage: replace(
-            now(stage), attention_operations=counts.attention_operations(stage), instructions=counts.issued(stage),
-            attention_bytes=counts.attention_moved(stage, "dram_bytes.total"),
-            other_bytes=counts.other_moved(stage, "dram_bytes.total"),
-        ) for stage in models
+        phase: replace(
+            now(phase), attention_operations=counts.attention_operations(phase), instructions=counts.issued(phase),
+            attention_bytes=counts.attention_moved(phase, "dram_bytes.total"),
+            other_bytes=counts.other_moved(phase, "dram_bytes.total"),
+        ) for phase in models
     })  # fmt: skip
     return steps

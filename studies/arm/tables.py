@@ -52,14 +52,14 @@ def _of(table: str, what: str, published: float | None, count: int, note: str = 
 def linear(tell: Tell) -> list[Row]:
     """V.B, linear layers: every product of the model was run, and the runs were added up."""
     rows = []
-    for stage, number in (("prefill", TOKENS), ("decode", 1)):
+    for phase, number in (("prefill", TOKENS), ("decode", 1)):
         found = counts.linear(number, number, counts.ROW, tell)
-        flop, nbytes = LINEAR[stage]
-        rows.append(_of("linear", f"FLOP, {stage}", flop, found.operations))
+        flop, nbytes = LINEAR[phase]
+        rows.append(_of("linear", f"FLOP, {phase}", flop, found.operations))
         note = "packed weights with 16 bits a channel, 16-bit inputs and outputs"
-        rows.append(_of("linear", f"bytes, {stage}", nbytes, found.nbytes, note))
+        rows.append(_of("linear", f"bytes, {phase}", nbytes, found.nbytes, note))
         intensity = found.operations / found.nbytes
-        rows.append(Row("linear", f"operations a byte, {stage}", {"prefill": 914.44, "decode": 3.83}[stage], intensity))
+        rows.append(Row("linear", f"operations a byte, {phase}", {"prefill": 914.44, "decode": 3.83}[phase], intensity))
     last = counts.linear(TOKENS, 1, counts.ROW, tell)
     rows.append(_of("linear", "FLOP, prefill", LINEAR["prefill"][0], last.operations, "head for the last token only"))
     return rows
@@ -72,25 +72,25 @@ def attention(tell: Tell) -> list[Row]:
     moved one by one (unfused.py).
     """
     rows = []
-    for stage in ("prefill", "decode"):
-        tell(f"attention, {stage}")
-        products, terms = counts.attention_operations(stage), counts.softmax_operations(stage)
-        besides, formula = counts.between_operations(stage), counts.attention_bytes(stage)
-        flop, nbytes = ATTENTION[stage]
-        moved = counts.attention_moved(stage, "dram_bytes.total")
-        per_byte = {"prefill": 99.26, "decode": 0.52}[stage]
+    for phase in ("prefill", "decode"):
+        tell(f"attention, {phase}")
+        products, terms = counts.attention_operations(phase), counts.softmax_operations(phase)
+        besides, formula = counts.between_operations(phase), counts.attention_bytes(phase)
+        flop, nbytes = ATTENTION[phase]
+        moved = counts.attention_moved(phase, "dram_bytes.total")
+        per_byte = {"prefill": 99.26, "decode": 0.52}[phase]
         ran = "rotary and softmax of every head, as they ran"
         rows += [
-            _of("attention", f"FLOP, {stage}", flop, products + besides, ran, products + terms),
-            _of("attention", f"FLOP of products, {stage}", flop, products, "by fmla of float16, as it ran"),
-            _of("attention", f"FLOP besides products, {stage}", terms / G, besides, ran, terms),
-            _of("attention", f"bytes of DRAM, {stage}", nbytes, moved, "fused, as it ran; cold caches", formula),
+            _of("attention", f"FLOP, {phase}", flop, products + besides, ran, products + terms),
+            _of("attention", f"FLOP of products, {phase}", flop, products, "by fmla of float16, as it ran"),
+            _of("attention", f"FLOP besides products, {phase}", terms / G, besides, ran, terms),
+            _of("attention", f"bytes of DRAM, {phase}", nbytes, moved, "fused, as it ran; cold caches", formula),
             _of(
-                "attention", f"bytes of registers, {stage}", None, counts.attention_moved(stage, "l1_bytes"),
+                "attention", f"bytes of registers, {phase}", None, counts.attention_moved(phase, "l1_bytes"),
                 "loaded and stored",
             ),
-            Row("attention", f"operations a byte, {stage}", per_byte, (products + besides) / moved),
-            Row("attention", f"by the formulas, {stage}", per_byte, (products + terms) / formula),
+            Row("attention", f"operations a byte, {phase}", per_byte, (products + besides) / moved),
+            Row("attention", f"by the formulas, {phase}", per_byte, (products + terms) / formula),
         ]  # fmt: skip
     return rows
 
@@ -98,19 +98,19 @@ def attention(tell: Tell) -> list[Row]:
 def other(tell: Tell) -> list[Row]:
     """V.B, what lies between, which the paper estimates: residual sums, norms, SiLU and codes, as they ran."""
     rows = []
-    for stage in ("prefill", "decode"):
-        tell(f"other operators, {stage}")
-        moved, estimate = counts.other_moved(stage, "dram_bytes.total"), counts.other_bytes(stage)
+    for phase in ("prefill", "decode"):
+        tell(f"other operators, {phase}")
+        moved, estimate = counts.other_moved(phase, "dram_bytes.total"), counts.other_bytes(phase)
         rows += [
             _of(
-                "other", f"bytes of DRAM, {stage}", OTHER[stage], moved,
+                "other", f"bytes of DRAM, {phase}", OTHER[phase], moved,
                 "as they ran; cold caches; formula: 400 l h of no named operators, the text says 200", estimate,
             ),
             _of(
-                "other", f"bytes of registers, {stage}", None, counts.other_moved(stage, "l1_bytes"),
+                "other", f"bytes of registers, {phase}", None, counts.other_moved(phase, "l1_bytes"),
                 "loaded and stored",
             ),
-            _of("other", f"FLOP, {stage}", None, counts.other_operations(stage), "float32, as they ran"),
+            _of("other", f"FLOP, {phase}", None, counts.other_operations(phase), "float32, as they ran"),
         ]  # fmt: skip
     return rows
 
@@ -122,12 +122,12 @@ def peak(tell: Tell) -> list[Row]:
         Row("peak", "device, fmla a byte", 3.55, FMLA / BANDWIDTH),
     ]
     for name, models in corrected(tell):
-        for stage in ("prefill", "decode"):
-            printed, measured = SPEED[stage]
-            speed = models[stage].tokens_per_second
+        for phase in ("prefill", "decode"):
+            printed, measured = SPEED[phase]
+            speed = models[phase].tokens_per_second
             note = f"{measured} are {measured / speed:.1%} of it"
             rows.append(
-                Row("peak", f"{stage}, {name}", printed if name.startswith("as printed") else None, speed, note=note)
+                Row("peak", f"{phase}, {name}", printed if name.startswith("as printed") else None, speed, note=note)
             )
     return rows
 
@@ -155,15 +155,15 @@ def vc(tell: Tell) -> list[Row]:
     """V.C: percent faster by each improvement, on n2x8; direction is what can be compared."""
     rows = []
     times = {way: _model(way, tell) for way in ("concat", "fused")}
-    for stage, tokens in (("prefill", TOKENS), ("decode", 1)):
+    for phase, tokens in (("prefill", TOKENS), ("decode", 1)):
         note = f"tokens a second on n2x8, {BLOCKS} blocks and the head"
-        rows.append(Row("vc", f"speed, {stage}", SPEED[stage][1], tokens / times["fused"][stage], note=note))
-    for at, stage in enumerate(("prefill", "decode")):
-        gain = 100 * (times["concat"][stage] / times["fused"][stage] - 1)
+        rows.append(Row("vc", f"speed, {phase}", SPEED[phase][1], tokens / times["fused"][phase], note=note))
+    for at, phase in enumerate(("prefill", "decode")):
+        gain = 100 * (times["concat"][phase] / times["fused"][phase] - 1)
         rows.append(
             Row(
                 "vc",
-                f"attention fused, {stage}",
+                f"attention fused, {phase}",
                 GAINS["attention fused"][at],
                 gain,
                 note=f"{BLOCKS} blocks and the head",
@@ -173,13 +173,13 @@ def vc(tell: Tell) -> list[Row]:
         ("int4 to uint4", {"signed": True}), ("weights transposed before", {"layout": "pairs"}),
     )  # fmt: skip
     for name, before in ways:
-        for at, (stage, number) in enumerate((("prefill", TOKENS), ("decode", 1))):
-            tell(f"{name}, {stage}")
+        for at, (phase, number) in enumerate((("prefill", TOKENS), ("decode", 1))):
+            tell(f"{name}, {phase}")
             old, new = (
                 counts.product(number, *PRODUCTS["attn/c_attn"], tile="8x8", **counts.ROW, **options)
                 for options in (before, {})
             )
-            rows.append(Row("vc", f"{name}, {stage}", GAINS[name][at], _gain(old, new), note=_instructions(old, new)))
+            rows.append(Row("vc", f"{name}, {phase}", GAINS[name][at], _gain(old, new), note=_instructions(old, new)))
     return rows
 
 
@@ -197,11 +197,11 @@ def _model(way: str, tell: Tell) -> dict[str, float]:
     """Seconds of prefill and of a token: all blocks as the second one, and the head once."""
     tell(f"attention, {way}")
     seconds = {}
-    for stage in ("prefill", "decode"):
+    for phase in ("prefill", "decode"):
         first, second = (
-            float(counts.model(stage, way, layers).phase(stage, "critical_path.seconds")) for layers in (1, 2)
+            float(counts.model(phase, way, layers).phase(phase, "critical_path.seconds")) for layers in (1, 2)
         )
-        seconds[stage] = first + (BLOCKS - 1) * (second - first)
+        seconds[phase] = first + (BLOCKS - 1) * (second - first)
     return seconds
 
 

@@ -1,4 +1,4 @@
-"""What DeInfer (Huang et al., DAC 2026) publishes: Tables 1 and 3 to 6, and what the text says of Figures 1, 5 to 7.
+"""What DeInfer (DAC 2026) publishes: Tables 1 and 3 to 6, and what the text says of Figures 1, 5 to 7.
 
 A dagger marks DeInfer with the low-rank cache. Times in ms, throughputs in tokens a second.
 """

@@ -133,7 +133,7 @@ def parse_kinds(text: str | None) -> tuple[str, ...]:
         if kind not in KINDS:
             raise UsageError(f"--only {kind!r}: there are {', '.join(KINDS)}")
     if "onnx" in kinds and missing:
-        raise UsageError(f"--only onnx needs the package {missing[0]}: pip install meshrt-emulator[onnx]")
+        raise UsageError(f"--only onnx needs the package {missing[0]}: pip install onnx onnx-ir onnxscript")
     return kinds
 
 

@@ -1,6 +1,6 @@
 """Table 9: how often thread blocks have to meet to add up a column of the output, by the shape of their tiles.
 
-As MARLIN lays them (Frantar et al. 2024, https://arxiv.org/abs/2408.11743, striped partitioning): the tiles of the
+As MARLIN lays them (2024, https://arxiv.org/abs/2408.11743, striped partitioning): the tiles of the
 weights, down one column of tiles after the other, are cut into stripes of ceil(tiles / 108) for the 108
 multiprocessors. Blocks whose stripes share a column of tiles add up its result one after the other: one meeting for
 each but the first.

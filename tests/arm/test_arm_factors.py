@@ -40,15 +40,15 @@ def watched_down(monkeypatch: pytest.MonkeyPatch) -> list[tuple[np.ndarray, Any]
     seen: list[tuple[np.ndarray, Any]] = []
     times = passes.times
 
-    def watched(soc: Any, model: Any, matrix: Any, stage: Any, *rest: Any) -> Any:
+    def watched(soc: Any, model: Any, matrix: Any, source: Any, *rest: Any) -> Any:
         given: list[np.ndarray] = []
 
         def before(team: Any) -> Any:
-            stays, numbers = stage.before(team)
+            stays, numbers = source.before(team)
             given.append(numbers)
             return stays, numbers
 
-        out, stays = times(soc, model, matrix, replace(stage, before=before), *rest)
+        out, stays = times(soc, model, matrix, replace(source, before=before), *rest)
         if matrix.name == "layer 1: down":
             seen.append((np.concatenate(given), out))
         return out, stays

@@ -28,7 +28,7 @@ from meshrt.models.stories import stories
 from meshrt.models.tokenizer import encode, load_tokenizer
 from meshrt.programs.arm import products
 from meshrt.programs.arm.attention import Heads, attention
-from meshrt.programs.arm.inputs import Stage
+from meshrt.programs.arm.inputs import Source
 from meshrt.programs.arm.kv import LayerCache
 from meshrt.programs.arm.vectors import units_of
 
@@ -57,16 +57,16 @@ def test_every_product_is_that_of_the_integer_reference(
     inputs: list[np.ndarray] = []
     quantized, product = products.quantized, products.product
 
-    def watched_inputs(soc: Any, stage: Stage, shape: tuple[int, int], *rest: Any) -> Any:
+    def watched_inputs(soc: Any, source: Source, shape: tuple[int, int], *rest: Any) -> Any:
         seen: list[np.ndarray] = []
 
         def before(team: Any) -> Any:
-            stays, numbers = stage.before(team)
+            stays, numbers = source.before(team)
             assert numbers is not None
             seen.append(numbers)
             return stays, numbers
 
-        made = quantized(soc, replace(stage, before=before), shape, *rest)
+        made = quantized(soc, replace(source, before=before), shape, *rest)
         inputs.append(np.concatenate(seen))
         return made
 

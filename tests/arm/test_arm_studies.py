@@ -80,8 +80,8 @@ def test_products_attention_and_the_rest_are_all_that_a_block_runs() -> None:
     for path in ("instructions.total", "l1_bytes"):
         whole = [counts.model("decode", layers=layers).phase("decode", path) for layers in (2, 3)]
         products = [counts.product(1, *shape, **counts.ROW).phase("linear", path) for shape in PRODUCTS.values()]
-        stages = [report.phase("stage", path) for report in counts.stages("decode")]
-        assert whole[1] - whole[0] == sum(products) + counts.fused("decode").phase("attention", path) + sum(stages)
+        between = [report.phase("stretch", path) for report in counts.stretches("decode")]
+        assert whole[1] - whole[0] == sum(products) + counts.fused("decode").phase("attention", path) + sum(between)
 
 
 @pytest.mark.all
@@ -92,15 +92,15 @@ def test_prefill_is_counted_to_the_last_digit_and_the_peaks_follow() -> None:
     assert counts.attention_operations("prefill") + counts.softmax_operations("prefill") == 61_821_849_600
     assert counts.attention_bytes("prefill") == 621_035_520 and counts.other_bytes("prefill") == 11_010_048_000
     assert found.operations / SMMLA > found.nbytes / BANDWIDTH
-    speeds = [[round(models[stage].tokens_per_second, 2) for stage in ("prefill", "decode")]
+    speeds = [[round(models[phase].tokens_per_second, 2) for phase in ("prefill", "decode")]
               for _, models in corrected(quiet)]  # fmt: skip
     assert speeds == [
         [667.95, 104.87], [622.08, 97.67], [722.35, 97.67], [814.62, 97.67], [810.46, 97.19], [810.46, 109.52],
         [810.46, 99.23], [881.18, 100.21], [892.61, 101.7],
     ]  # fmt: skip
     first = corrected(quiet)[0][1]
-    times = [[round(1e3 * seconds, digits) for seconds, digits in zip(first[stage].seconds, (2, 2, 2), strict=True)]
-             for stage in ("prefill", "decode")]  # fmt: skip
+    times = [[round(1e3 * seconds, digits) for seconds, digits in zip(first[phase].seconds, (2, 2, 2), strict=True)]
+             for phase in ("prefill", "decode")]  # fmt: skip
     assert times == [[571.53, 163.57, 103.29], [7.19, 2.16, 0.18]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,41 @@ def test_the_drawing_is_that_of_the_sources_and_has_no_circle(imports: dict[str,
     drawn = imports["draw"](*imports["read"](ROOT))
     assert "circles: none" in drawn
     assert (ROOT / "docs" / "imports.svg").read_text() == drawn, "draw it again: ci/imports > docs/imports.svg"
+
+
+FLOORS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+          "thirteen", "fourteen", "fifteen", "sixteen"]  # fmt: skip
+
+
+def test_the_drawing_says_how_many_floors_folders_and_arrows_there_are(imports: dict[str, Any]) -> None:
+    graph, folders = imports["read"](ROOT)
+    floor, _ = imports["floors"](graph, folders)
+    house, count = (ROOT / "docs" / "house.md").read_text(), 1 + max(floor.values())
+    assert f"![{FLOORS[count].capitalize()} floors, arrows that go down, no circles](imports.svg)" in house
+    drawn = imports["draw"](graph, folders)
+    counts = f"in {len(set(folders.values()))} folders, on {count} floors; "
+    assert counts in drawn and f" {drawn.count('<path') // 2} arrows; circles" in drawn
+
+
+def test_files_of_the_walks_are_there_and_define_what_is_named() -> None:
+    """docs/house.md: `folder/file.py` (`name`), also a file named before by its stem alone: fabric (`send`)."""
+    house = (ROOT / "docs" / "house.md").read_text()
+    walks = house.partition("## Six walks")[2].split("\n**")[1:]
+    assert len(walks) == 6
+    named = re.compile(r"`([\w/]+\.(?:py|c))`|(\w+) \((?=`)|`(\w+)`")
+    for walk in walks:
+        files: dict[str, str] = {}
+        at, checked = "", 0
+        for path, stem, name in named.findall(walk):
+            if path:
+                at = files[Path(path).stem] = (ROOT / path).read_text()
+            elif stem:
+                at = files[stem]
+            else:
+                defined = rf"\b(?:def|class) {name}\b|^(?:static )?[\w ]+\*?{name}\("
+                assert re.search(defined, at, re.MULTILINE), (name, walk)
+                checked += 1
+        assert len(files) > 6 and checked >= len(files) - 4, walk
 
 
 def test_floors_go_down_and_a_circle_is_red(imports: dict[str, Any], tmp_path: Path) -> None:

@@ -30,6 +30,15 @@ def _files(layer: str) -> list[Path]:
 
 
 @cache
+def _texts() -> list[Path]:
+    """All files of the project that are text, but for what Python and compilers made."""
+    folders = (*LAYERS, *TEXTS, "tests", "ci")
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*")] + list(ROOT.iterdir())
+    files = [path for path in paths if path.is_file() and path.suffix not in (".pyc", ".so")]
+    return [path for path in files if b"\0" not in path.read_bytes()]
+
+
+@cache
 def _body(path: Path) -> list[ast.stmt]:
     return ast.parse(path.read_text()).body
 
@@ -244,17 +253,30 @@ def test_only_the_commands_know_the_studies() -> None:
 
 
 def test_the_package_is_not_named_as_another_projects() -> None:
-    """`meshrt` on the package index is not this: nothing may tell users to install that, or ask for its metadata."""
+    """`meshrt` on the package index is not this, and this is on none (docs/decisions/014).
+
+    Nothing may tell users to install it by name, or ask for the other's metadata.
+    """
     assert PYPROJECT["project"]["name"] == "meshrt-emulator"
     wrong = re.compile(
-        r"pip3? +install[^\n]*[\s'\"]meshrt(?![\w/.-])|metadata\.\w+\(['\"]meshrt['\"]\)|['\"]meshrt\\*\["
+        r"pip3? +install[^\n]*[\s'\"](?:meshrt(?![\w/.-])|meshrt-emulator\b)|metadata\.\w+\(['\"]meshrt['\"]\)"
+        r"|['\"]meshrt\\*\[|meshrt-emulator\\*\["
     )
-    assert wrong.search("pip install 'meshrt[mpich]'") and wrong.search("pip install -U meshrt")
-    folders = (*LAYERS, "docs", "tests", "ci", "examples")
-    paths = [path for folder in folders for path in (ROOT / folder).rglob("*")] + list(ROOT.glob("*.md"))
-    for path in paths:
-        if path.is_file() and path.suffix in ("", ".py", ".md") and path != Path(__file__).resolve():
+    for text in ("pip install 'meshrt[mpich]'", "pip install -U meshrt", "pip install meshrt-emulator mpich"):
+        assert wrong.search(text)
+    assert not wrong.search("pip install ./meshrt_emulator-*.whl mpich") and wrong.search("needs meshrt-emulator[onnx]")
+    for path in _texts():
+        if path.suffix in ("", ".py", ".md", ".yml") and path != Path(__file__).resolve():
             assert not wrong.search(path.read_text()), path
+
+
+def test_papers_are_named_by_title_and_link() -> None:
+    """Not by persons: the project names none."""
+    persons = re.compile(rb"\bet al\b", re.IGNORECASE)
+    assert persons.search(b"somebody et al. 2024") and not persons.search(b"--set algorithm=cannon")
+    assert len(_texts()) > 1000
+    wrong = [path for path in _texts() if path != Path(__file__).resolve() and persons.search(path.read_bytes())]
+    assert not wrong, wrong
 
 
 def test_the_packages_licence_is_the_one_beside_it() -> None:

@@ -91,7 +91,7 @@ def test_ranks_of_a_model_follow_its_matrices() -> None:
 
 @given(sizes)
 def test_svd_is_the_best_of_the_weights(size: tuple[int, int, int, int]) -> None:
-    """Eckart and Young."""
+    """No matrix of that rank is nearer: what is left are the singular values after the first."""
     w, _, rank = example(*size)
     u, v = svd(w, rank)
     assert u.shape == (w.shape[0], rank) and v.shape == (rank, w.shape[1])

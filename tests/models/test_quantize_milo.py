@@ -39,7 +39,7 @@ def test_the_round_that_is_kept_is_the_best_of_the_curve(shape: tuple[int, int],
 
 
 def test_the_first_round_is_hqq_and_one_svd() -> None:
-    """Equation 13 of it by NumPy's SVD: what is left are the singular values after the first r (Eckart and Young)."""
+    """Equation 13 of it by NumPy's SVD: what is left are the singular values after the first r."""
     w = student((64, 130))
     codes = hqq(w, 3, 64)
     sigma = np.linalg.svd(w - codes.dequantized(), compute_uv=False)

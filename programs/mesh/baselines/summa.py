@@ -22,7 +22,7 @@ from meshrt.programs.mesh.meshgemm import begin_product, zeros
 def summa(
     block: Block, along_x: Spread, along_y: Spread, a: np.ndarray, b: np.ndarray, lockstep: bool = False
 ) -> np.ndarray:
-    """C = A B by P broadcasts on each axis (van de Geijn & Watts 1997), pipelined.
+    """C = A B by P broadcasts on each axis (Scalable Universal Matrix Multiplication Algorithm, 1997), pipelined.
 
     A step's owners send before its product of the step before, and who relays does so after it. Measured on wse2 with
     as few segments as the tables allow, against a chain in which every core relays (`--segment 1`): 12,203 against
