@@ -102,7 +102,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("taking = streaming_cycles(block, tiles) if stream else busy", "taking = busy", FABRIC),
         ("counters.messages += schedule.sent * view.count", "counters.messages += schedule.sent", FABRIC),
         ("counters.hops += schedule.hops * view.count", "counters.hops += schedule.hops", FABRIC),
-        ("max(counters.max_hops, schedule.longest)", "max(counters.max_hops, schedule.longest + 1)", FABRIC),
+        ("counters.max_hops = schedule.longest", "counters.max_hops = schedule.longest + 1", FABRIC),
         ("arrival.landing.time > arrival.lane.time.get()", "arrival.landing.time >= arrival.lane.time.get()", FABRIC),
         ("ramps.serve(block, arrival, positions[low + cores])", "ramps.serve(block, arrival)", FABRIC),
         ("positions[low + cores] & (arrival.landing", "(arrival.landing", FABRIC),

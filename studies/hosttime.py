@@ -29,7 +29,7 @@ RULES: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("mesh/products.py", None, "products"),
     ("mesh/wires/planning.py", frozenset({"spend"}), "headers"),
     ("mesh/wires/planning.py", None, "planning"),
-    ("mesh/wires/fabric.py", frozenset({"_prepared"}), "planning"),
+    ("mesh/wires/fabric.py", frozenset({"prepare"}), "planning"),
     ("mesh/wires/strides.py", None, "planning"),
     ("mesh/wires/steps.py", None, "planning"),
     ("mesh/wires/tally.py", None, "planning"),
