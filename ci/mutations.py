@@ -109,7 +109,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
     ],
     "meshrt/mesh/wires/software.py": [
         ("cycles = block.device.beta + (0.0", "cycles = (0.0", FABRIC),
-        ("chosen.spend(block, cycles, 1)", "chosen.spend(block, cycles, 0)", FABRIC),
+        ("chosen.spend(block, work.cycles, work.stages)", "chosen.spend(block, work.cycles, 0)", FABRIC),
         ("counters.stages += chosen.count", "counters.stages += 1", f"{FABRIC} test_collectives.py"),
         ("busy if rate is None else max(busy, numbers / rate)", "busy", FABRIC),
     ],
@@ -218,9 +218,9 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
     ],
     "meshrt/mesh/collectives/trees.py": [
         ("software.tail(block, tree.spread, partial, tree.adders)", "pass", SUMS),
-        ("0 if stream else numbers * partial.itemsize)", "0)", SUMS),
+        ("prod(partial.shape[2:]) * partial.itemsize", "0", SUMS),
         ("numbers, receivers, lines, stream)", "0, receivers, lines, stream)", SUMS),
-        ("all_cores if tree.within is None else tree.within, lines)", "tree.adders, lines)", SUMS),
+        ("np.ones(tree.spread.length, bool) if tree.within is None else tree.within", "tree.adders", SUMS),
     ],
     "meshrt/mesh/collectives/scatter.py": [
         ("size, everyone, stream=stream)", "numbers, everyone, stream=stream)", SUMS),
@@ -447,7 +447,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("min(cap, size / busy) if busy else cap", "cap", ARM),
     ],
     "meshrt/arm/core.py": [
-        ("max(self.registers, min(asked, self.device.registers))", "max(self.registers, asked)", ARM),
+        ("max(self.registers, min(registers, self.device.registers))", "max(self.registers, registers)", ARM),
         ("16 * (loads + stores)", "16 * loads", ARM),
         ("+= tally.operations * times", "+= tally.operations", ARM),
         ("caches.slc_bytes + sum(size for _, size in written)", "caches.slc_bytes", ARM),

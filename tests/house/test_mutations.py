@@ -16,6 +16,8 @@ from unittest import mock
 
 import pytest
 
+from meshrt import sources
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 TABLE = runpy.run_path(str(CHECKOUT / "ci" / "mutations.py"))
 
@@ -59,8 +61,13 @@ def test_a_mutation_is_compiled_with_every_module(tmp_path: Path, monkeypatch: p
         targets = [tmp_path / f"{module['name'].replace('.', '/')}.abi3.so" for module in modules]
         for target in targets:
             target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(CHECKOUT / "meshrt" / "sources.py", tmp_path / "meshrt")
+        source = tmp_path / "meshrt" / "ranks" / "any.c"
+        source.parent.mkdir(exist_ok=True)
+        source.write_text("/* a core that is not of its sources is refused */")
         runpy.run_path(str(CHECKOUT / "ci" / "mutants"))["compile_modules"](tmp_path)
+        defined = f"-DMESHRT_SOURCES={sources.checksum.__wrapped__(tmp_path / 'meshrt')}"
         for target, module in zip(targets, modules, strict=True):
-            assert all(source in target.read_text() for source in module["sources"])
-    sources = [source for module in modules for source in module["sources"]]
-    assert all(one.file in sources for one in TABLE["MUTATIONS"] if one.file.endswith(".c"))
+            assert all(one in target.read_text() for one in [*module["sources"], defined])
+    compiled = [source for module in modules for source in module["sources"]]
+    assert all(one.file in compiled for one in TABLE["MUTATIONS"] if one.file.endswith(".c"))
