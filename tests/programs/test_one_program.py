@@ -55,10 +55,13 @@ def test_what_is_not_asked_for_is_what_the_options_have() -> None:
 @pytest.mark.mpi(ranks=[1, 2])
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    "drawn", [{}, {"temperature": 0.9, "top_k": 30, "top_p": 0.9, "seed": 11}], ids=["greedy", "drawn"]
+    "drawn", [{}, {"temperature": 0.9, "top_k": 30, "top_p": 0.85, "seed": 11}], ids=["greedy", "drawn"]
 )
 def test_every_machine_writes_the_same(comm: Any, drawn: dict[str, Any], tmp_path: Path) -> None:
-    """Token by token; the logits but for the order of float32 sums."""
+    """Token by token; the logits but for the order of float32 sums.
+
+    Of two layers 30 tokens are alike, and 0.9 of them would be 27: the last bit would say whether the 28th is one.
+    """
     folder, found, rows = Path(comm.bcast(str(tmp_path))), {}, {}
     for machine in FLOATS:
         path = folder / f"{machine}.npy"
