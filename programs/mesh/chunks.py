@@ -17,6 +17,7 @@ A chunk is written down as the numbers of its elements in the checkpoint, -1 for
 cut, padding and order.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from math import lcm
 
@@ -58,7 +59,7 @@ def cut_dimensions(block: Block, config: Config, groups: int | None = None, in_p
     `in_pairs` False: a chunk of a head may have an odd number, which is in no rotary pair there.
     """
     sides, _ = square(block.mesh)
-    groups = best_groups(block.mesh, config) if groups is None else groups
+    groups = best_groups((block.mesh,), config) if groups is None else groups
     width = group_width(block.mesh, config, groups)
     heads, kv_heads = config.heads // groups, config.kv_heads // groups
     queries, keys = (head_chunks(count, config.head_dim, groups, width, sides) for count in (heads, kv_heads))
@@ -80,12 +81,15 @@ def cut_dimensions(block: Block, config: Config, groups: int | None = None, in_p
     )
 
 
-def best_groups(mesh: Mesh, config: Config) -> int:
-    """The number of head groups that leaves the least work to a core; the fewest of several that do."""
+def best_groups(meshes: Sequence[Mesh], config: Config) -> int:
+    """The number of head groups that leaves the least work to a core of the first of these meshes, of those that all of
+    them can have; the fewest of several that do.
+    """
     work = {}
     for groups in range(1, config.kv_heads + 1):
         with suppress(UsageError):
-            pairs = -(-config.head_dim // 2 // parts(mesh, groups, group_width(mesh, config, groups)))
+            width, *_ = [group_width(mesh, config, groups) for mesh in meshes]
+            pairs = -(-config.head_dim // 2 // parts(meshes[0], groups, width))
             work[groups] = config.heads // groups * pairs
     return min(work, key=lambda groups: (work[groups], groups))
 

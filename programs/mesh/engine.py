@@ -11,12 +11,12 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.mesh import state
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import Rings, interleaved_rings, rings_in_regions
-from meshrt.mesh.mesh import tile_ranks
+from meshrt.mesh.mesh import Mesh, tile_ranks
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.programs.generation.prompt import Prompt
 from meshrt.programs.mesh.cache import Cache
-from meshrt.programs.mesh.chunks import Chunks, cut_dimensions
+from meshrt.programs.mesh.chunks import Chunks, best_groups, cut_dimensions, group_width
 from meshrt.programs.mesh.climb import fill_evenly, spread_evenly
 from meshrt.programs.mesh.crossings import hand_back
 from meshrt.programs.mesh.decode import decode
@@ -200,14 +200,18 @@ def open_engine(
             "--kv roundrobin keeps tokens out of order, and the model has layers that see the last tokens only: take"
             " --kv shift or concat"
         )
-    chunks = cut_dimensions(block, config, how.head_groups, not how.as_published)
+    mesh, cores, regions = block.mesh, how.decode_cores(block.mesh), how.regions_of_decode
+    moves = bool(prompt.ids) and limit > 1 and (*cores, regions) != (mesh.width, mesh.height, how.regions)
+    # What decode's cores do not take is refused before prefill, not after.
+    meshes = (mesh, Mesh(*cores)) if moves else (mesh,)
+    groups = best_groups(meshes, config) if how.head_groups is None else how.head_groups
+    for each in meshes:
+        group_width(each, config, groups)
+    chunks = cut_dimensions(block, config, groups, not how.as_published)
     if how.as_published:
         check_mesh(block, chunks)
-    mesh, cores = block.mesh, how.decode_cores(block.mesh)
-    tile_ranks(*cores, block.control.size, "--decode-mesh")  # refused before prefill, not after
+    tile_ranks(*cores, block.control.size, "--decode-mesh")
     room = max(chunks.rows * -(-len(prompt.ids) // chunks.sides), (len(prompt) + limit) // mesh.height + 1) + 2
-    regions = how.regions_of_decode
-    moves = bool(prompt.ids) and limit > 1 and (*cores, regions) != (mesh.width, mesh.height, how.regions)
     begun, apart = snapshot is not None, how.compensators == "apart"
     if config.quantized and moves and cores != (mesh.width, mesh.height):
         raise UsageError(

@@ -177,7 +177,7 @@ def try_sides(
     while regions_left := {side: regions for side, regions in regions_left.items() if regions}:
         settings = []
         for side, regions in regions_left.items():
-            groups = best_groups(Mesh(side, side), question.config)
+            groups = best_groups((Mesh(side, side),), question.config)
             settings.append(Setting(part, side, regions.pop(0), groups, PHASES[0]))
         run(settings, f"{part} on {', '.join(f'{setting.side}x{setting.side}' for setting in settings)}")
         for setting in settings:

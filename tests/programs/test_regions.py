@@ -187,6 +187,18 @@ def test_regions_have_to_fit_the_wafer(comm: Any) -> None:
 
 
 @pytest.mark.mpi(ranks=[1])
+def test_head_groups_fit_the_cores_of_prefill_and_those_that_decode(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two groups leave least to a core of 6 x 6; 4 x 3 cores take one."""
+    asked: dict[str, Any] = {"prompt_tokens": 6, "max_new_tokens": 2, "decode_mesh": "4x3"}
+    alone = run_program(comm, "llama", (6, 6), payload=False, **asked | {"decode_mesh": None})
+    found = run_program(comm, "llama", (6, 6), payload=False, **asked)
+    assert (alone["result"]["head_groups"], found["result"]["head_groups"]) == (2, 1)
+    monkeypatch.setattr("meshrt.programs.mesh.engine.prefill", None)  # nothing is to be computed before
+    with pytest.raises(UsageError, match="2 head groups need a square mesh, not 4 x 3"):
+        run_program(comm, "llama", (6, 6), payload=False, **asked | {"head_groups": 2})
+
+
+@pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize(
     "options, words",
     [
