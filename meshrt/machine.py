@@ -39,8 +39,7 @@ class Machine(Protocol):
 
     def phase(self, name: str, tokens: int = ...) -> AbstractContextManager[Any]:
         """A named stretch of the run with counters of its own, which all ranks begin and end together. `tokens`: how
-        many it is about. A name that comes again is another phase on the mesh and on NeuronCores, and is added to on
-        GPUs and Arm cores.
+        many it is about. In the report a name that comes again is added to the phase that has it.
         """
         ...
 
