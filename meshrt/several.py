@@ -44,7 +44,7 @@ def by_name(phases: Sequence[Part]) -> list[dict[str, Any]]:
     parts: dict[str, list[Part]] = {}
     for phase in phases:
         parts.setdefault(phase["name"], []).append(phase)
-    return [together(same) for same in parts.values()]
+    return [together(same) if len(same) > 1 else dict(same[0]) for same in parts.values()]
 
 
 def together(parts: Sequence[Part]) -> dict[str, Any]:
