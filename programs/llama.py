@@ -89,21 +89,21 @@ def run(
     """Generate text with a LLaMA, another model (docs/models.md) or a mixture of experts, also a quantized one."""
     arguments = dict(locals())
     del arguments["cores"]
-    asked, how = taken(Asked, arguments), taken(How, arguments)
+    options, how = taken(Asked, arguments), taken(How, arguments)
     folder = find_model(model)
     config = read_config(folder, quantized=True)
-    choice = make_choice(asked, cores.payload, config.eos_token_ids)
-    shared.check(asked, cores.payload, config.layers)
-    shared.check_trace(asked, cores.ledger.maps_path, "--maps")
-    shared.check_trace(asked, None if cores.ledger.timeline is None else cores.ledger.timeline.path)
+    choice = make_choice(options, cores.payload, config.eos_token_ids)
+    shared.check(options, cores.payload, config.layers)
+    shared.check_trace(options, cores.ledger.maps_path, "--maps")
+    shared.check_trace(options, None if cores.ledger.timeline is None else cores.ledger.timeline.path)
     messages = "" if cores.ledger.messages is None else cores.ledger.messages.options
-    shared.check_trace(asked, messages, messages)
+    shared.check_trace(options, messages, messages)
     check_how(how, cores.payload, context)
     if prompts is not None:
         kept = [(cores.ledger.maps_path, "--maps"), (cores.ledger.timeline, "--trace"), (messages, messages)]
         files = next((name for given, name in kept if given), None)
         positions = config.max_positions
-        return one_by_one(cores.control, cores.payload, folder, config.vocab_size, positions, prompts, asked, files)
+        return one_by_one(cores.control, cores.payload, folder, config.vocab_size, positions, prompts, options, files)
     config = compressing.compressed_by_shape(config, cores.payload, ratio, block)
     config = quantized_by_shape(config, cores.payload, bits, group, symmetric, ranks, compensator_bits)
     check_quantized(config, how)
@@ -114,14 +114,14 @@ def run(
     source = None
     if cores.payload:
         source = checked_checkpoint(folder, config)
-    words = read_prompt(cores.control, folder, config.vocab_size, asked)
-    shared.check_positions(asked, cores.payload, len(words), config.max_positions)
+    words = read_prompt(cores.control, folder, config.vocab_size, options)
+    shared.check_positions(options, cores.payload, len(words), config.max_positions)
     keep = open_keep(cores, settings(cores), config, source, words, arguments, grows=True)
     kind = storage_type(dtype or config.dtype or "float32")
     mixture = make_mixture(cores, config, how, len(words.ids))
-    with open_engine(cores, config, source, how, mixture, kind, words, max_new_tokens, keep.found) as engine:
+    with open_engine(cores, config, source, how, mixture, kind, words, max_new_tokens, keep.state) as engine:
         generation = generate(cores, engine, words, choice, keep, logits is not None)
-    write_logits(cores.control, asked, generation)
+    write_logits(cores.control, options, generation)
     run_of_each = [min(len(region.layers), layers_run or config.layers) for region in engine.regions]
     return {
         **said(words, choice, generation.new),

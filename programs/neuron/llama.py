@@ -78,33 +78,33 @@ def run(
     """
     arguments = dict(locals())
     del arguments["cores"]
-    asked = taken(Asked, arguments)
+    options = taken(Asked, arguments)
     folder = find_model(model)
     config = read_config(folder, quantized=True)
     check_plain(family_of(config), folder, "a NeuronCore", ABLE)
-    choice = make_choice(asked, cores.payload, config.eos_token_ids)
-    shared.check(asked, cores.payload, config.layers)
-    shared.check_trace(asked, cores.trace_path)
-    shared.check_trace(asked, cores.maps_path, "--maps")
+    choice = make_choice(options, cores.payload, config.eos_token_ids)
+    shared.check(options, cores.payload, config.layers)
+    shared.check_trace(options, cores.trace_path)
+    shared.check_trace(options, cores.maps_path, "--maps")
     if prompts is not None:
         kept = "--trace" if cores.trace_path else "--maps" if cores.maps_path else None
         positions = config.max_positions
-        return one_by_one(cores.control, cores.payload, folder, config.vocab_size, positions, prompts, asked, kept)
+        return one_by_one(cores.control, cores.payload, folder, config.vocab_size, positions, prompts, options, kept)
     config = compressing.compressed_by_shape(config, cores.payload, ratio, block)
     config = quantized_by_shape(config, cores.payload, bits, group, symmetric, None, None)
     if stored and config.quantized:
         raise UsageError("--stored is of matrices as numbers, or of their factors, and this model's are in codes")
     config = config if layers is None else replace(config, layers=layers)
     source = checked_checkpoint(folder, config) if cores.payload else None
-    words = read_prompt(cores.control, folder, config.vocab_size, asked)
-    shared.check_positions(asked, cores.payload, len(words), config.max_positions)
+    words = read_prompt(cores.control, folder, config.vocab_size, options)
+    shared.check_positions(options, cores.payload, len(words), config.max_positions)
     keep = open_keep(cores, settings(cores), config, source, words, arguments)
     kind = DTYPES[dtype or config.dtype or "float32"]
     own_heads = config.heads
     config, weights = padded(config, source, cores.count)
     engine = NeuronEngine(cores, config, place_model(cores, config, weights, kind, len(words) + max_new_tokens, stored))
     generation = generate(cores, engine, words, choice, keep, logits is not None)
-    write_logits(cores.control, asked, generation)
+    write_logits(cores.control, options, generation)
     decoded = engine.seconds("decode")
     multiplied = sum(1 for form in config.quantized.values() if form.rank)  # matrices
     return {
