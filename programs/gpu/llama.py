@@ -141,29 +141,29 @@ class Text:
 
 def write(gpus: Gpus, arguments: Mapping[str, Any]) -> Text:
     """Generate what the arguments of `run` ask for; those that are not there have their defaults."""
-    asked, how = taken(Asked, arguments), taken(How, arguments)
-    folder = find_model(asked.model)
+    options, how = taken(Asked, arguments), taken(How, arguments)
+    folder = find_model(options.model)
     family = read_family(folder, quantized=True)
-    choice = make_choice(asked, gpus.payload, family.stop)
-    shared.check(asked, gpus.payload, len(family.layers))
-    shared.check_trace(asked, gpus.trace_path)
-    shared.check_trace(asked, gpus.maps_path, "--maps")
+    choice = make_choice(options, gpus.payload, family.stop)
+    shared.check(options, gpus.payload, len(family.layers))
+    shared.check_trace(options, gpus.trace_path)
+    shared.check_trace(options, gpus.maps_path, "--maps")
     source = open_weights(gpus, folder, family)
-    family = shaped(gpus, quantized_by_shape(gpus, family, how), how.ratio, asked.layers)
+    family = shaped(gpus, quantized_by_shape(gpus, family, how), how.ratio, options.layers)
     hold, mixing = hold_of(family, how), mixing_of(gpus, family, how)
-    prompt = read_prompt(gpus.control, folder, family.vocabulary, asked)
-    shared.check_positions(asked, gpus.payload, len(prompt), family.max_positions)
+    prompt = read_prompt(gpus.control, folder, family.vocabulary, options)
+    shared.check_positions(options, gpus.payload, len(prompt), family.max_positions)
     keep = open_keep(gpus, settings(gpus), family, source, prompt, arguments)
-    request = Request(0, prompt.ids or (0,) * prompt.context, asked.max_new_tokens)
+    request = Request(0, prompt.ids or (0,) * prompt.context, options.max_new_tokens)
     steps = open_model(
         gpus, family, source, how.scheme, how.kv, [request], dtype=how.dtype, layers_run=how.layers_run,
-        block_size=how.block_size, kv_blocks=how.kv_blocks, hold=hold, mixing=mixing, wanted=asked.logits is not None,
+        block_size=how.block_size, kv_blocks=how.kv_blocks, hold=hold, mixing=mixing, wanted=options.logits is not None,
     )  # fmt: skip
     check_room(steps.cache.pages, [request])
     engine = GpuEngine(gpus, steps, request)
-    generation = generate(gpus, engine, prompt, choice, keep, asked.logits is not None)
+    generation = generate(gpus, engine, prompt, choice, keep, options.logits is not None)
     steps.close()
-    write_logits(gpus.control, asked, generation)
+    write_logits(gpus.control, options, generation)
     return Text(
         said(prompt, choice, generation.new),
         len(family.layers),
@@ -176,28 +176,28 @@ def in_groups(
     gpus: Gpus, prompts: str | None, arguments: Mapping[str, Any], micro_batches: int | None
 ) -> dict[str, Any]:  # fmt: skip
     """Generate on replicas of pipelines: what is told of it."""
-    asked, how = taken(Asked, arguments), taken(How, arguments)
-    folder = find_model(asked.model)
+    options, how = taken(Asked, arguments), taken(How, arguments)
+    folder = find_model(options.model)
     family = read_family(folder, quantized=True)
-    choice = make_choice(asked, gpus.payload, family.stop)
-    shared.check(asked, gpus.payload, len(family.layers))
+    choice = make_choice(options, gpus.payload, family.stop)
+    shared.check(options, gpus.payload, len(family.layers))
     source = open_weights(gpus, folder, family)
-    family = shaped(gpus, quantized_by_shape(gpus, family, how), how.ratio, asked.layers)
+    family = shaped(gpus, quantized_by_shape(gpus, family, how), how.ratio, options.layers)
     hold = hold_of(family, how)
-    check_pipeline(gpus, family, asked, how)
+    check_pipeline(gpus, family, options, how)
     if prompts is None:
-        words = [read_prompt(gpus.control, folder, family.vocabulary, asked)]
+        words = [read_prompt(gpus.control, folder, family.vocabulary, options)]
     else:
-        check_several(asked)
-        words = read_prompts(gpus.control, folder, family.vocabulary, prompts, asked)
+        check_several(options)
+        words = read_prompts(gpus.control, folder, family.vocabulary, prompts, options)
     if len(words) < gpus.dp:
         raise UsageError(f"--dp is {gpus.dp}, and there is a prompt for {len(words)}: give more --prompts")
     requests = [Request(at, each.ids, choice.limit, stop=choice.stop) for at, each in enumerate(words)]
     pipelines = open_pipelines(gpus, family, source, how, requests, hold, micro_batches)
     answer(pipelines, requests)
     reports = answers(gpus, words, choice, requests)
-    one = {key: value for key, value in reports[0].items() if key not in ("itl_seconds", "preemptions")}
-    told_of = {"requests": reports} if prompts is not None else one | {"tpot_seconds": reports[0]["itl_seconds"]}
+    figures = {key: value for key, value in reports[0].items() if key not in ("itl_seconds", "preemptions")}
+    told_of = {"requests": reports} if prompts is not None else figures | {"tpot_seconds": reports[0]["itl_seconds"]}
     run = [stage.model.layers_run for stage in pipelines.stages[0]]
     return {
         **told_of,

@@ -36,15 +36,15 @@ def together(
     gpus: Gpus, file: str, arguments: Mapping[str, Any], limits: Limits
 ) -> tuple[Steps, list[Request], list[dict[str, Any]], int, dict[str, Any]]:
     """Serve the prompts of a file: the steps, the requests, what became of each, the model's layers, more of it."""
-    asked, how = taken(Asked, arguments), taken(How, arguments)
-    check_several(asked)
-    folder = find_model(asked.model)
+    options, how = taken(Asked, arguments), taken(How, arguments)
+    check_several(options)
+    folder = find_model(options.model)
     family = read_family(folder, quantized=True)
     source = open_weights(gpus, folder, family)
-    family = shaped(gpus, quantized_by_shape(gpus, family, how), how.ratio, asked.layers)
+    family = shaped(gpus, quantized_by_shape(gpus, family, how), how.ratio, options.layers)
     hold, mixing = hold_of(family, how), mixing_of(gpus, family, how)
-    choice = make_choice(asked, gpus.payload, family.stop)
-    prompts = read_prompts(gpus.control, folder, family.vocabulary, file, asked)
+    choice = make_choice(options, gpus.payload, family.stop)
+    prompts = read_prompts(gpus.control, folder, family.vocabulary, file, options)
     requests = [Request(at, prompt.ids, choice.limit, stop=choice.stop) for at, prompt in enumerate(prompts)]
     steps = open_model(
         gpus, family, source, how.scheme, how.kv, requests, dtype=how.dtype, layers_run=how.layers_run,
