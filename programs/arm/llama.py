@@ -91,17 +91,17 @@ def run(
     """
     arguments = dict(locals())
     del arguments["soc"]
-    asked = taken(Asked, arguments)
+    options = taken(Asked, arguments)
     folder = find_model(model)
     config = read_config(folder, quantized=True)
-    choice = make_choice(asked, soc.payload, config.eos_token_ids)
-    shared.check(asked, soc.payload, config.layers)
-    shared.check_trace(asked, soc.trace_path)
-    shared.check_trace(asked, soc.maps_path, "--maps")
+    choice = make_choice(options, soc.payload, config.eos_token_ids)
+    shared.check(options, soc.payload, config.layers)
+    shared.check_trace(options, soc.trace_path)
+    shared.check_trace(options, soc.maps_path, "--maps")
     if prompts is not None:
         kept = "--trace" if soc.trace_path else "--maps" if soc.maps_path else None
         positions = config.max_positions
-        return one_by_one(soc.control, soc.payload, folder, config.vocab_size, positions, prompts, asked, kept)
+        return one_by_one(soc.control, soc.payload, folder, config.vocab_size, positions, prompts, options, kept)
     scheme = scheme_of(config, bits, group, symmetric, head_bits, activations)
     config = config if layers is None else replace(config, layers=layers)
     check_layers(soc, config, layers_run, flash)
@@ -110,8 +110,8 @@ def run(
         source = open_checkpoint(folder, config)
         check_shapes(source, config)
         source = replace(source, rebuilt=shifted_norms(source, config))
-    words = read_prompt(soc.control, folder, config.vocab_size, asked)
-    shared.check_positions(asked, soc.payload, len(words), config.max_positions)
+    words = read_prompt(soc.control, folder, config.vocab_size, options)
+    shared.check_positions(options, soc.payload, len(words), config.max_positions)
     chunk = chunk_of(kv_chunk, attention, len(words), len(words) + max_new_tokens)
     keep = open_keep(soc, settings(soc), config, source, words, arguments, grows=kv_chunk != "max")
     drawn = routing_of(soc, config, routing, routing_seed)
@@ -124,7 +124,7 @@ def run(
     ]  # fmt: skip
     engine = ArmEngine(soc, placed, caches)
     generation = generate(soc, engine, words, choice, keep, logits is not None)
-    write_logits(soc.control, asked, generation)
+    write_logits(soc.control, options, generation)
     decoded = engine.seconds("decode")
     uneven = None if placed.loads is None else imbalance(placed.loads)
     return {
