@@ -45,7 +45,7 @@ class Tally:
 
     def as_facts(self) -> dict[str, Any]:
         """As JSON keeps it, for a generation that is to go on."""
-        return {name: _plain(getattr(self, name)) for name in (one.name for one in fields(self))}
+        return {name: _plain(getattr(self, name)) for name in (field.name for field in fields(self))}
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         for name, value in facts.items():
@@ -114,8 +114,8 @@ def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture
         raise UsageError(f"--drop is for tokens that move: --dispatch {dispatch} has room for all of a row")
     grid = None
     if regions:
-        asked = how.expert_grid
-        grid = best_grid(block.mesh, moe.experts) if asked is None else parse_grid(asked, block.mesh)
+        given = how.expert_grid
+        grid = best_grid(block.mesh, moe.experts) if given is None else parse_grid(given, block.mesh)
     if block.payload and (how.routing is not None or how.routing_seed):
         raise UsageError("--routing says by shape which experts are taken: the numbers say so here; add --payload none")
     routing = None
