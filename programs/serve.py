@@ -127,8 +127,8 @@ def run(
     arrivals = Arrivals(rate, burstiness, ramp_up_strategy, ramp_up_start_rps, ramp_up_end_rps)
     wanted = parse_goodput(goodput), parse_metrics(percentile_metrics), parse_percentiles(metric_percentiles)
     lengths = [
-        ranged(*one, random_range_ratio)
-        for one in (("--prompt-tokens", prompt_tokens), ("--output-tokens", output_tokens))
+        ranged(*option, random_range_ratio)
+        for option in (("--prompt-tokens", prompt_tokens), ("--output-tokens", output_tokens))
     ]
     replayed: dict[str, Any] = {}
     if trace_file is None:
@@ -145,7 +145,7 @@ def run(
         replayed = {"trace": {"format": trace.format, "empty": trace.empty, "too_long": left_out}}
     if priorities > 1:
         drawn = np.random.default_rng((seed, priorities)).integers(0, priorities, len(queue))
-        queue = [anew(one, priority=int(which)) for one, which in zip(queue, drawn, strict=True)]
+        queue = [anew(request, priority=int(which)) for request, which in zip(queue, drawn, strict=True)]
     steps = open_model(
         gpus, family, checkpoint, scheme, kv, queue, dtype=dtype, layers_run=layers_run,
         block_size=block_size, kv_blocks=kv_blocks, hold=hold, mixing=mixing, keeps=prefix_caching,
@@ -158,7 +158,7 @@ def run(
     if num_warmups:
         serve(steps, [anew(queue[0], number=-1 - at, arrival=0.0) for at in range(num_warmups)], limits)
         start = gpus.meet()
-        queue = [anew(one, arrival=one.arrival + start) for one in queue]
+        queue = [anew(request, arrival=request.arrival + start) for request in queue]
     before = steps.computed
     serve(steps, queue, limits)
     steps.close()
