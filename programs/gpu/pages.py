@@ -24,8 +24,8 @@ from meshrt.records import dataclass
 class Pages:
     """`blocks` physical blocks, without block 0, and the block table of each sequence that has some.
 
-    With `keeps` full blocks are kept for others: `by_name` has those of each name, `names` the other way round, `owners`
-    how many sequences more than one have a block, and `idle` those that none has, the oldest first.
+    With `keeps` full blocks are kept for others: `by_name` has those of each name, `names` the other way round,
+    `owners` how many sequences more than one have a block, and `idle` those that none has, the oldest first.
     """
 
     blocks: int
