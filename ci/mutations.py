@@ -383,7 +383,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
     ],
     "programs/gpu/dispatch.py": [
         ("(len(order) - len(rows[gpu.index]))", "len(order)", EXPERTS),
-        ("y[one] += back[begin", "y[one] = back[begin", EXPERTS),
+        ("y[indices] += back[begin", "y[indices] = back[begin", EXPERTS),
     ],
     "programs/gpu/experts.py": [
         ("dropped += max(0, len(rows) - limit)", "dropped += len(rows)", EXPERTS),

@@ -73,6 +73,6 @@ def places_of(chosen: np.ndarray, experts: int, height: int, tokens: int) -> Mov
 
 def expected(moves: Moves, tokens: int, height: int, room: int) -> np.ndarray:
     """The numbers at each place of each row, [H, room]: zero where no token comes."""
-    found = np.zeros((height, room), np.float32)
-    found[moves.to_core, moves.to_place] = moves.core * tokens + moves.place
-    return found
+    numbers = np.zeros((height, room), np.float32)
+    numbers[moves.to_core, moves.to_place] = moves.core * tokens + moves.place
+    return numbers

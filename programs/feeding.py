@@ -30,21 +30,23 @@ def feeds_of(graph: Graph, sizes: str | None, inputs: str | None, seed: int | No
     shapes = shapes_of(graph, chosen)
     rng = np.random.default_rng(seed or 0)
     given = read_arrays(inputs) if inputs is not None else {}
-    found = {}
-    for one in graph.inputs:
-        shape = shapes[one.name]
-        hostmemory.require(f"input {one.name}", 16 * int(np.prod(shape, dtype=object)))
-        if inputs is not None and one.name not in given:
-            raise UsageError(f"--inputs {inputs} has no array {one.name!r}; the graph needs {list(shape)}")
-        if one.name in given and (given[one.name].shape != shape or given[one.name].dtype.kind not in "fiub"):
-            raise UsageError(f"--inputs {inputs}: {one.name!r} is {list(given[one.name].shape)}, not {list(shape)}")
-        if one.name in given:
-            found[one.name] = given[one.name].astype(one.dtype)
-        elif one.dtype == "float32":
-            found[one.name] = rng.standard_normal(shape, np.float32)
+    feeds = {}
+    for tensor in graph.inputs:
+        shape = shapes[tensor.name]
+        hostmemory.require(f"input {tensor.name}", 16 * int(np.prod(shape, dtype=object)))
+        if inputs is not None and tensor.name not in given:
+            raise UsageError(f"--inputs {inputs} has no array {tensor.name!r}; the graph needs {list(shape)}")
+        if tensor.name in given and (given[tensor.name].shape != shape or given[tensor.name].dtype.kind not in "fiub"):
+            raise UsageError(
+                f"--inputs {inputs}: {tensor.name!r} is {list(given[tensor.name].shape)}, not {list(shape)}"
+            )
+        if tensor.name in given:
+            feeds[tensor.name] = given[tensor.name].astype(tensor.dtype)
+        elif tensor.dtype == "float32":
+            feeds[tensor.name] = rng.standard_normal(shape, np.float32)
         else:
-            found[one.name] = np.full(shape, one.dtype == "bool", one.dtype)
-    return found
+            feeds[tensor.name] = np.full(shape, tensor.dtype == "bool", tensor.dtype)
+    return feeds
 
 
 def check_outputs(outputs: str | None, payload: bool) -> None:
@@ -64,39 +66,39 @@ def read_arrays(name: str) -> dict[str, np.ndarray]:
 
 def parse_sizes(text: str | None) -> dict[str, int]:
     """'S=4,T=9' -> {'S': 4, 'T': 9}. UsageError."""
-    found = {}
+    sizes = {}
     for part in text.split(",") if text else ():
         name, sign, number = part.rpartition("=")
         if not sign or not number.isdecimal() or not 0 < int(number[:9]) < 1 << 24 or len(number) > 8:
             raise UsageError(f"--sizes {text}: give names and whole numbers, such as S=4,T=9")
-        found[name] = int(number)
-    return found
+        sizes[name] = int(number)
+    return sizes
 
 
 def told(
-    graph: Graph, feeds: dict[str, np.ndarray], found: dict[str, np.ndarray | None], outputs: str | None
+    graph: Graph, feeds: dict[str, np.ndarray], results: dict[str, np.ndarray | None], outputs: str | None
 ) -> dict[str, Any]:
     """What the report says of the outputs, at rank 0: errors against float64."""
-    there = {name: one for name, one in found.items() if one is not None}
-    if not there:
+    arrays = {name: array for name, array in results.items() if array is not None}
+    if not arrays:
         return {}
     want = run_graph(graph, feeds)
-    wide = {name: one.astype(np.float64) for name, one in want.items()}  # truth values as well
-    most = max(_apart(one, wide[name]) for name, one in there.items())
-    largest = max(float(np.abs(one[np.isfinite(one)]).max(initial=0)) for one in wide.values())
+    wide = {name: array.astype(np.float64) for name, array in want.items()}  # truth values as well
+    most = max(_apart(array, wide[name]) for name, array in arrays.items())
+    largest = max(float(np.abs(array[np.isfinite(array)]).max(initial=0)) for array in wide.values())
     if outputs is not None:
         try:
-            np.savez(Path(outputs).expanduser(), **there)  # type: ignore[arg-type]  # names of a graph, not allow_pickle
+            np.savez(Path(outputs).expanduser(), **arrays)  # type: ignore[arg-type]  # names of a graph, not allow_pickle
         except OSError as error:
             raise UsageError(f"--outputs {outputs}: cannot be written: {error.strerror or error}") from None
     errors = (most, most / (largest or 1.0)) if most < np.inf else (None, None)
-    return {"outputs": {name: list(one.shape) for name, one in there.items()}, "max_abs_error": errors[0],
+    return {"outputs": {name: list(array.shape) for name, array in arrays.items()}, "max_abs_error": errors[0],
             "max_rel_error": errors[1]}  # fmt: skip
 
 
-def _apart(found: np.ndarray, truth: np.ndarray) -> float:
+def _apart(result: np.ndarray, truth: np.ndarray) -> float:
     """The largest difference; what is infinite or no number has to be so in both, else it is infinite."""
     with np.errstate(invalid="ignore"):
-        apart = np.abs(found - truth)
-    apart[(found == truth) | (np.isnan(found) & np.isnan(truth))] = 0
+        apart = np.abs(result - truth)
+    apart[(result == truth) | (np.isnan(result) & np.isnan(truth))] = 0
     return float(np.nan_to_num(apart, nan=np.inf, posinf=np.inf).max(initial=0))

@@ -45,10 +45,10 @@ def run(
         sums = {axis: partial(_in_place, block, tree) for axis, tree in trees.items()}
         machine = Machine(block, sums)
         with block.phase("graph"):
-            found = run_operators(machine, graph, feeds)
+            values = run_operators(machine, graph, feeds)
         if not block.payload:
             return {"operators": len(graph.nodes)}
-        whole = {name: gathered(machine, value) for name, value in found.items()}
+        whole = {name: gathered(machine, value) for name, value in values.items()}
     return {"operators": len(graph.nodes)} | told(graph, feeds, whole, outputs)
 
 

@@ -70,8 +70,8 @@ def run(
         rows, _ = quantized(soc, inputs, (m, k), shared, how.rows, target, how.form.blocks)
     with soc.phase("linear", m):
         out = product(soc, rows, weights, how, shares_of(soc, rows, weights, how, split), y)
-    told = {"unit": how.unit.name, "tile": f"{how.rows}x{how.columns}"}
-    return told if out is None or codes is None else told | errors(out, rows, codes)
+    report = {"unit": how.unit.name, "tile": f"{how.rows}x{how.columns}"}
+    return report if out is None or codes is None else report | errors(out, rows, codes)
 
 
 def random_operands(seed: int, m: int, k: int, n: int, bits: int, group: int, even: bool) -> tuple[np.ndarray, Codes]:

@@ -16,13 +16,13 @@ from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.choice import make_choice
 from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
-from meshrt.programs.generation.options import Asked
+from meshrt.programs.generation.options import GenerationOptions
 from meshrt.programs.generation.prompt import read_prompt
 from meshrt.programs.generation.several import one_by_one
 from meshrt.programs.mesh.engine import open_engine
 from meshrt.programs.mesh.mixture import make_mixture, report
 from meshrt.programs.mesh.onehead import one_head
-from meshrt.programs.mesh.options import How, check_how
+from meshrt.programs.mesh.options import MeshOptions, check_how
 from meshrt.programs.mesh.quantized import check_quantized, told, with_activations
 from meshrt.programs.quantizing import CompensatedOptions, quantized_by_shape
 from meshrt.programs.storage import storage_type
@@ -34,42 +34,47 @@ MESH = (8, 8)
 @grouped
 @np.errstate(all="ignore")  # of numbers that are none: the choice of a token says so
 def run(
-    cores: Block, *, asked: Asked, how: How, compressed: CompressingOptions, codes: CompensatedOptions
+    cores: Block,
+    *,
+    options: GenerationOptions,
+    how: MeshOptions,
+    compressed: CompressingOptions,
+    codes: CompensatedOptions,
 ) -> dict[str, Any] | Runs:
     """Generate text with a LLaMA, another model (docs/models.md) or a mixture of experts, also a quantized one."""
-    arguments = values_of(asked, how, compressed, codes)
-    folder = find_model(asked.model)
+    arguments = values_of(options, how, compressed, codes)
+    folder = find_model(options.model)
     config = read_config(folder, quantized=True)
-    choice = make_choice(asked, cores.payload, config.eos_token_ids)
-    shared.check(asked, cores.payload, config.layers)
-    shared.check_trace(asked, cores.ledger.maps_path, "--maps")
-    shared.check_trace(asked, None if cores.ledger.timeline is None else cores.ledger.timeline.path)
+    choice = make_choice(options, cores.payload, config.eos_token_ids)
+    shared.check(options, cores.payload, config.layers)
+    shared.check_trace(options, cores.ledger.maps_path, "--maps")
+    shared.check_trace(options, None if cores.ledger.timeline is None else cores.ledger.timeline.path)
     messages = "" if cores.ledger.messages is None else cores.ledger.messages.options
-    shared.check_trace(asked, messages, messages)
-    check_how(how, cores.payload, asked.context)
-    if asked.prompts is not None:
+    shared.check_trace(options, messages, messages)
+    check_how(how, cores.payload, options.context)
+    if options.prompts is not None:
         kept = [(cores.ledger.maps_path, "--maps"), (cores.ledger.timeline, "--trace"), (messages, messages)]
         files = next((name for given, name in kept if given), None)
         positions = config.max_positions
-        return one_by_one(cores.control, cores.payload, folder, config.vocab_size, positions, asked, files)
+        return one_by_one(cores.control, cores.payload, folder, config.vocab_size, positions, options, files)
     config = compressed_by_shape(config, cores.payload, compressed)
     config = quantized_by_shape(config, cores.payload, codes)
     check_quantized(config, how)
     config = with_activations(config, how.activations)
     if how.as_published:
         config, how = one_head(config, cores.payload), replace(how, layers_only=not cores.payload)
-    config = config if asked.layers is None else replace(config, layers=asked.layers)
+    config = config if options.layers is None else replace(config, layers=options.layers)
     source = None
     if cores.payload:
         source = checked_checkpoint(folder, config)
-    words = read_prompt(cores.control, folder, config.vocab_size, asked)
-    shared.check_positions(asked, cores.payload, len(words), config.max_positions)
+    words = read_prompt(cores.control, folder, config.vocab_size, options)
+    shared.check_positions(options, cores.payload, len(words), config.max_positions)
     keep = open_keep(cores, settings(cores), config, source, words, arguments, grows=True)
     kind = storage_type(how.dtype or config.dtype or "float32")
     mixture = make_mixture(cores, config, how, len(words.ids))
-    with open_engine(cores, config, source, how, mixture, kind, words, asked.max_new_tokens, keep.found) as engine:
-        generation = generate(cores, engine, words, choice, keep, asked.logits is not None)
-    write_logits(cores.control, asked, generation)
+    with open_engine(cores, config, source, how, mixture, kind, words, options.max_new_tokens, keep.state) as engine:
+        generation = generate(cores, engine, words, choice, keep, options.logits is not None)
+    write_logits(cores.control, options, generation)
     run_of_each = [min(len(region.layers), how.layers_run or config.layers) for region in engine.regions]
     return {
         **said(words, choice, generation.new),

@@ -10,9 +10,9 @@ import numpy as np
 from meshrt.gpu.gpus import Gpus
 from meshrt.options import grouped
 from meshrt.programs.generation import options as shared
-from meshrt.programs.generation.options import Asked
+from meshrt.programs.generation.options import GenerationOptions
 from meshrt.programs.gpu.llama import write
-from meshrt.programs.gpu.options import Batches, How, Model
+from meshrt.programs.gpu.options import Batches, GpuOptions, Model
 from meshrt.programs.gpu.request import Limits
 from meshrt.programs.gpu.together import times, together
 from meshrt.programs.quantizing import CompensatedOptions
@@ -26,7 +26,7 @@ MESH = (1, 1)
 def run(
     gpus: Gpus,
     *,
-    how: How,
+    how: GpuOptions,
     codes: CompensatedOptions,
     batches: Batches,
     model: Model = "llama-tiny",
@@ -53,17 +53,17 @@ def run(
     mpirun -n 4 meshrt run lowrank --model small --tp 4 --kv lowrank --static
     meshrt run lowrank --model llama3-70b --ratio 0.4 --tp 8 --payload none --layers-run 2 --link pcie
     """
-    asked = Asked(
+    options = GenerationOptions(
         model=model, prompt=prompt, prompts=prompts, prompt_ids=prompt_ids, prompt_tokens=prompt_tokens,
         max_new_tokens=max_new_tokens, layers=layers, ignore_eos=ignore_eos, logits=logits,
     )  # fmt: skip
     if prompts is None:
-        text = write(gpus, asked, how, codes)
+        text = write(gpus, options, how, codes)
         steps, served, count, more = text.engine.steps, [text.engine.request], text.layers, text.more
         answers = {**text.report, **times(served[0])}
     else:
         limits = Limits(batches.max_batch, batches.max_prefill_tokens)
-        steps, served, reports, count, more = together(gpus, asked, how, codes, limits)
+        steps, served, reports, count, more = together(gpus, options, how, codes, limits)
         answers = {"requests": reports}
     return {
         **answers,

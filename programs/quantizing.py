@@ -67,5 +67,5 @@ def quantized_by_shape(config: Config, payload: bool, codes: QuantizingOptions) 
     scheme = Scheme("milo", bits, size, symmetric, int(compensator_bits or 3))
     shapes = shapes_of(config)
     chosen = choose(shapes, scheme, ranks, None, None)[0] if ranks is not None else {}
-    forms = {one.name: scheme.form(chosen.get(one.name, 0), one.columns) for one in shapes.matrices}
+    forms = {matrix.name: scheme.form(chosen.get(matrix.name, 0), matrix.columns) for matrix in shapes.matrices}
     return replace(config, quantized=forms)

@@ -83,7 +83,7 @@ def read_frequency(file: str, layers: int, experts: int) -> NDArray[np.float64]:
     if len(rows) != 1 and len(rows) < layers:
         raise UsageError(f"--routing {file} has {len(rows)} layers; the model has {layers} with experts")
     for row in rows:
-        if len(row) != experts or not all(_is_frequency(one) for one in row):
+        if len(row) != experts or not all(_is_frequency(value) for value in row):
             raise UsageError(f"--routing {file}: a layer has to be {experts} numbers, none below 0")
     frequency = np.array(rows[:layers], np.float64)
     return np.broadcast_to(frequency, (layers, experts)) if len(rows) == 1 else frequency
@@ -99,5 +99,5 @@ def _slope(text: str) -> float:
     return slope
 
 
-def _is_frequency(one: object) -> bool:
-    return isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one <= 1e18
+def _is_frequency(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1e18

@@ -32,7 +32,7 @@ from meshrt.programs.gpu.metrics import (
 )  # fmt: skip
 from meshrt.programs.gpu.mixing import mixing_of, told_experts
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
-from meshrt.programs.gpu.options import How, Model
+from meshrt.programs.gpu.options import GpuOptions, Model
 from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
 from meshrt.programs.gpu.request import Limits, Request
 from meshrt.programs.gpu.serveoptions import RATES, SPACE, Figures, Load, Service
@@ -52,7 +52,7 @@ def run(
     load: Load,
     service: Service,
     wanted: Figures,
-    how: How,
+    how: GpuOptions,
     codes: CompensatedOptions,
     model: Model = "llama-tiny",
     layers: Layers = None,
@@ -79,7 +79,7 @@ def run(
     if service.num_warmups:
         serve(steps, [anew(queue[0], number=-1 - at, arrival=0.0) for at in range(service.num_warmups)], limits)
         start = gpus.meet()
-        queue = [anew(one, arrival=one.arrival + start) for one in queue]
+        queue = [anew(request, arrival=request.arrival + start) for request in queue]
     before = steps.computed
     serve(steps, queue, limits)
     steps.close()

@@ -12,7 +12,7 @@ from meshrt.models.family import read_family
 from meshrt.program import load_program
 from meshrt.programs.gpu.mixing import mixing_of
 from meshrt.programs.gpu.opening import open_model, open_weights
-from meshrt.programs.gpu.options import How
+from meshrt.programs.gpu.options import GpuOptions
 from meshrt.programs.gpu.quantizing import hold_of
 from meshrt.programs.gpu.request import Limits, Request
 from meshrt.programs.gpu.serving import serve
@@ -56,10 +56,10 @@ def run_gpus(gpus: Gpus, model: Path | str, name: str, **options: Any) -> dict[s
     return found
 
 
-def how_of(**options: Any) -> How:
+def how_of(**options: Any) -> GpuOptions:
     """The options of `lowrank`, but for these at their defaults."""
     values = load_program("lowrank", "gpu").complete(options)
-    return How(**{field.name: values[field.name] for field in fields(How)})
+    return GpuOptions(**{field.name: values[field.name] for field in fields(GpuOptions)})
 
 
 def logits_of(

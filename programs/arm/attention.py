@@ -87,7 +87,7 @@ def attention(
         return own, None if bias is None else bias[span].reshape(count, 1, size)
 
     def of_team(team: Team, of: tuple[Array | None, Array | None]) -> tuple[Array | None, Array | None]:
-        numbers, biases = (None if one is None else one[units_of(team)] for one in of)
+        numbers, biases = (None if array is None else array[units_of(team)] for array in of)
         return numbers, biases
 
     def keys_and_values(team: Team) -> Made:
@@ -119,8 +119,8 @@ def attention(
         core.caches.write(block(target, heights, range(len(heights)), columns(0, head)))
 
     def work(team: Team) -> Array | None:
-        for core, some in team:
-            for head in some:
+        for core, units in team:
+            for head in units:
                 touch(core, head)
         narrow, grid = cache.kind != "float32", (len(units_of(team)), tokens)
         q, q_bias = of_team(team, part(0, heads.queries))
@@ -131,11 +131,11 @@ def attention(
         queries = narrowed(team, grid, size, queries) if narrow else queries
         keys, values = cache.read(team, heads.group, passes, unseen)
         turned = None if keys is None else keys.transpose(0, 2, 1)
-        found = product(team, floats.unit, floats.tile, queries, turned, (tokens, size, seen))
+        scores = product(team, floats.unit, floats.tile, queries, turned, (tokens, size, seen))
         if how.cap is not None:
-            found = capped(team, (tokens,), seen, how.cap, found, not narrow)
+            scores = capped(team, (tokens,), seen, how.cap, scores, not narrow)
         wide = how.cap is not None or not narrow
-        shares = softmax(team, tokens, seen, found, wide, not narrow, how.window)
+        shares = softmax(team, tokens, seen, scores, wide, not narrow, how.window)
         out = product(team, floats.unit, floats.tile, shares, values, (tokens, seen, size))
         return widened(team, grid, size, out) if narrow else out
 

@@ -94,7 +94,7 @@ def rms_norm(
     """
     grid, steps = (len(units_of(team)), *along), ceil(k / 4)
     lying = laid(x, 4)
-    inputs = {"x": lying, **dict(zip("ab", (laid(one, 4) for one in more), strict=False))}
+    inputs = {"x": lying, **dict(zip("ab", (laid(term, 4) for term in more), strict=False))}
     inputs["constants"] = same(1 / k, eps)
     sums = sweep(team, square_sums(len(more)), grid, steps, inputs, {"stays": 16} if more else {}, {"root": 16})
     stays = None if sums is None else sums["stays"] if more else lying
@@ -111,7 +111,7 @@ def layer_norm(
     """The same with a LayerNorm: the mean first, then the mean square of what is left."""
     grid, steps = (len(units_of(team)),), ceil(k / 4)
     lying = laid(x, 4)
-    inputs = {"x": lying, **dict(zip("ab", (laid(one, 4) for one in more), strict=False)), "constants": same(1 / k)}
+    inputs = {"x": lying, **dict(zip("ab", (laid(term, 4) for term in more), strict=False)), "constants": same(1 / k)}
     sums = sweep(team, mean_sums(len(more)), grid, steps, inputs, {"stays": 16} if more else {}, {"average": 16})
     stays = None if sums is None else sums["stays"] if more else lying
     average = None if sums is None else sums["average"]

@@ -50,13 +50,13 @@ def kernel(op: str, kinds: str) -> Kernel | None:
         return Kernel(name, (of("movi", "zero", at=0),), tuple(_where(kind)), ())
     if op in COMPARE and kind in LARGER:
         return Kernel(name, (of("movi", "one", at=1),), tuple(_compare(op, kind)), ())
-    known = {"b": TRUTHS, "i": WHOLE}.get(kind, {})
-    if op not in known or len(set(kinds)) > 1:
+    table = {"b": TRUTHS, "i": WHOLE}.get(kind, {})
+    if op not in table or len(set(kinds)) > 1:
         return None
-    lines = known[op]
+    lines = table[op]
     before = (of("movi", "one", at=1),) if kind == "b" else (of("movi", "zero", at=0),)
     used = {name for line in lines for name in line.of}
-    loads = [ld1((one,), one) for one in "ab"[: len(kinds)]]
+    loads = [ld1((operand,), operand) for operand in "ab"[: len(kinds)]]
     return Kernel(name, before if used & {"one", "zero"} else (), (*loads, *lines, st1(("y",), "y")), ())
 
 
@@ -71,7 +71,7 @@ def _compare(op: str, kind: str) -> Lines:
         lines += [ld1(("a",), "a"), ld1(("b",), "b"), of(LARGER[kind][at], name, *operands)]
     while len(names) > 1:
         narrower = {64: "uzp1_4s", 32: "uzp1_8h", 16: "uzp1_16b"}[bits]
-        lines += [of(narrower, one, one, other) for one, other in zip(names[::2], names[1::2], strict=True)]
+        lines += [of(narrower, low, low, high) for low, high in zip(names[::2], names[1::2], strict=True)]
         names, bits = names[::2], bits // 2
     return [*lines, of("and", "y", names[0], "one"), st1(("y",), "y")]
 

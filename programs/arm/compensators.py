@@ -30,29 +30,29 @@ def compensators(
     Codes as the folder has them; float16 is rounded to 8 bits. So are codes of V whose groups span rows: its inputs
     have the sums of the matrix's own groups, and no others.
     """
-    own = [(one, one.form) for one in several if isinstance(one.form, Quantized) and one.form.rank]
+    own = [(matrix, matrix.form) for matrix in several if isinstance(matrix.form, Quantized) and matrix.form.rank]
     if not own:
         return None
     inner, form = own[0][0].rows, own[0][1]
     group = min(form.group, inner)
     exact = form.compensator_bits < 16 and gcd(inner, form.group) == group
     bits = form.compensator_bits if exact else EIGHT
-    how, found = hows[bits], []
-    for one, mine in own:
+    how, factors = hows[bits], []
+    for matrix, mine in own:
         u = v = None
         if source is not None:
-            parts = read_parts(source, one.name, mine, one.columns, one.rows).compensator
+            parts = read_parts(source, matrix.name, mine, matrix.columns, matrix.rows).compensator
             assert parts is not None
             v = rows_of(parts.v, mine.rank, inner, group, exact)
-            u = rows_of(parts.u, one.columns, mine.rank, gcd(mine.rank, form.group) if exact else mine.rank, exact)
-        found.append((one, mine.rank, u, v))
-    beside_v = None if source is None else beside([v for *_, v in found if v is not None])
-    ranks = sum(rank for _, rank, *_ in found)
+            u = rows_of(parts.u, matrix.columns, mine.rank, gcd(mine.rank, form.group) if exact else mine.rank, exact)
+        factors.append((matrix, mine.rank, u, v))
+    beside_v = None if source is None else beside([v for *_, v in factors if v is not None])
+    ranks = sum(rank for _, rank, *_ in factors)
     first = place(soc, how, f"{name}, compensators", ranks, inner, group, beside_v, next(over, None))
     seconds = tuple(
-        place(soc, how, f"{one.name}, compensator", one.columns, rank, gcd(rank, form.group) if exact else rank, u,
-              next(over, None), at[one.name])
-        for one, rank, u, _ in found
+        place(soc, how, f"{part.name}, compensator", part.columns, rank, gcd(rank, form.group) if exact else rank, u,
+              next(over, None), at[part.name])
+        for part, rank, u, _ in factors
     )  # fmt: skip
     return Factors(first, seconds, how)
 
@@ -76,7 +76,7 @@ def beside(several: Sequence[Codes]) -> Codes:
     """Matrices that have one input as one."""
     first = several[0]
     changes: dict[str, Any] = {
-        name: np.concatenate([getattr(one, name) for one in several])
+        name: np.concatenate([getattr(codes, name) for codes in several])
         for name in ("codes", "scale", "zero", "offset") if getattr(first, name, None) is not None
     }  # fmt: skip
     return replace(first, **changes)

@@ -23,7 +23,11 @@ LOWEST = 256 - MOST  # -127, as a byte
 def largest() -> list[Instruction]:
     """To register m: the largest magnitudes of 16 numbers, and of those before."""
     x = ("x0", "x1", "x2", "x3")
-    return [ld1(x, "x"), *(of("fabs", one, one) for one in x), *(of("fmax", "m", "m", one) for one in x)]
+    return [
+        ld1(x, "x"),
+        *(of("fabs", register, register) for register in x),
+        *(of("fmax", "m", "m", register) for register in x),
+    ]
 
 
 def scale_of() -> list[Instruction]:
@@ -38,8 +42,8 @@ def codes_of(scale: str) -> list[Instruction]:
     """16 numbers over a scale, as bytes in register x0."""
     x = ("x0", "x1", "x2", "x3")
     lines = [ld1(x, "x")]
-    for one in x:
-        lines += [of("fdiv", one, one, scale), of("fcvtns", one, one)]
+    for register in x:
+        lines += [of("fdiv", register, register, scale), of("fcvtns", register, register)]
     for low, high in (("x0", "x1"), ("x2", "x3")):
         lines += [of("sqxtn_4h", low, low), of("sqxtn2_8h", low, high)]
     return [*lines, of("sqxtn_8b", "x0", "x0"), of("sqxtn2_16b", "x0", "x2"), of("smax", "x0", "x0", "lowest")]
@@ -56,15 +60,15 @@ CODES = Kernel(
 
 def scales(team: Team, x: Array | None, inner: int, group: int) -> Array | None:
     """Of float32 [rows, inner], for each group: float32 [rows, groups]. ModelError for what is NaN or infinite."""
-    rows, found = len(units_of(team)), []
+    rows, parts = len(units_of(team)), []
     for part, numbers in _groups(x, inner, group):
         inputs = {"x": laid(numbers, 16), "constants": same(MOST)}
         stored = sweep(team, SCALE, (rows, part.groups), -(-part.length // 16), inputs, {}, {"scale": 16})
         if stored is not None:
-            found.append(stored["scale"].view(F32)[..., 0, 0])
-    if not found:
+            parts.append(stored["scale"].view(F32)[..., 0, 0])
+    if not parts:
         return None
-    scale = np.concatenate(found, axis=1)
+    scale = np.concatenate(parts, axis=1)
     if not np.isfinite(scale).all():
         raise ModelError("activations are NaN or infinite; they cannot be put into 8 bits")
     return scale

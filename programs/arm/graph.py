@@ -42,14 +42,14 @@ def run(
     check_outputs(outputs, soc.payload)
     graph = graph_of(model)
     feeds = feeds_of(graph, sizes, inputs, seed)
-    found = run_operators(soc, graph, feeds)
-    return {"operators": len(graph.nodes)} | (told(graph, feeds, found, outputs) if soc.payload else {})
+    results = run_operators(soc, graph, feeds)
+    return {"operators": len(graph.nodes)} | (told(graph, feeds, results, outputs) if soc.payload else {})
 
 
 def run_operators(soc: Soc, graph: Graph, feeds: dict[str, Array]) -> dict[str, Array | None]:
     """The outputs, at rank 0. Buffers go when nothing needs them any more. ModelError, LimitError."""
-    values = {name: np.asarray(one) for name, one in {**graph.constants, **feeds}.items()}
-    buffers = {name: soc.buffer(name, max(one.nbytes, 1)) for name, one in values.items()}
+    values = {name: np.asarray(value) for name, value in {**graph.constants, **feeds}.items()}
+    buffers = {name: soc.buffer(name, max(value.nbytes, 1)) for name, value in values.items()}
     last = {name: at for at, node in enumerate(graph.nodes) for name in node.inputs}
     with soc.phase("graph"):
         for at, node in enumerate(graph.nodes):
@@ -67,7 +67,7 @@ def run_operators(soc: Soc, graph: Graph, feeds: dict[str, Array]) -> dict[str, 
 
 def operator_of(node: Node, given: Sequence[Array], whole: Array) -> Callable[..., Array]:
     """What runs a node. ModelError where no instructions do."""
-    said = ", ".join(str(one.dtype) for one in given)
+    said = ", ".join(str(operand.dtype) for operand in given)
     if node.op == "MatMul" and said == "float32, float32":
         return matmul
     if not whole.size:
@@ -107,13 +107,13 @@ def matmul(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int],
     width = tile.columns * ceil(ceil(columns / strips) / tile.columns)
     strips = ceil(columns / width)
     b = np.pad(b, ((0, 0), (0, 0), (0, strips * width - columns)))
-    passes, shared = len(row_tiles(rows, tile.rows)), [prod(one.shape[:-2]) == 1 for one in given]
+    passes, shared = len(row_tiles(rows, tile.rows)), [prod(operand.shape[:-2]) == 1 for operand in given]
 
     def work(team: Team) -> Array | None:
-        mine = [some for _, units in team for some in units]
+        mine = [number for _, units in team for number in units]
         for core, units in team:
-            for some in units:
-                matrix, strip = divmod(some, strips)
+            for number in units:
+                matrix, strip = divmod(number, strips)
                 for panel in range(strip * width, min((strip + 1) * width, columns), tile.columns):
                     for _ in range(passes):  # a panel of columns stays while the rows go by
                         core.caches.read(stretch(sources[1], 0 if shared[1] else matrix, 4 * inner * panel,
@@ -124,8 +124,10 @@ def matmul(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int],
                     )
         x = w = None
         if soc.payload:
-            x = np.stack([a[some // strips] for some in mine])
-            w = np.stack([b[some // strips, :, some % strips * width : (some % strips + 1) * width] for some in mine])
+            x = np.stack([a[number // strips] for number in mine])
+            w = np.stack(
+                [b[number // strips, :, number % strips * width : (number % strips + 1) * width] for number in mine]
+            )
         return product(team, unit, tile, x, w, (rows, inner, width))
 
     parts = [part for _, part in soc.parallel(equal(count * strips, soc.count), work) if part is not None]
@@ -137,7 +139,7 @@ def matmul(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int],
 
 
 def kinds_of(given: Sequence[Array]) -> str:
-    return "".join(KINDS[one.dtype] for one in given)
+    return "".join(KINDS[operand.dtype] for operand in given)
 
 
 def numbers(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int], target: int, whole: Array) -> Array:
@@ -146,13 +148,13 @@ def numbers(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int]
     kernel, lanes = each_kernel(node.op, kinds), lanes_of(node.op, kinds)
     assert kernel is not None, "operator_of has looked"
     steps = ceil(whole.size / lanes)
-    operands = [_steps(np.broadcast_to(one, whole.shape), lanes) for one in given]
+    operands = [_steps(np.broadcast_to(operand, whole.shape), lanes) for operand in given]
 
     def work(team: Team) -> Array | None:
         for core, units in team:
             touch(core, (units[0] / steps, (units[-1] + 1) / steps), given, sources, target, whole)
-        some = [one[units_of(team)] if soc.payload else None for one in operands]
-        return each(team, kernel, some, lanes * whole.itemsize)
+        own = [operand[units_of(team)] if soc.payload else None for operand in operands]
+        return each(team, kernel, own, lanes * whole.itemsize)
 
     return _joined(soc.parallel(equal(steps, soc.count), work), whole)
 
@@ -180,10 +182,10 @@ def nothing(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int]
 
 def _joined(parts: Sequence[tuple[list[int], Array | None]], whole: Array) -> Array:
     """The bytes of all cores as the result; by shape what it was."""
-    found = [part for _, part in parts if part is not None]
-    if not found:
+    arrays = [part for _, part in parts if part is not None]
+    if not arrays:
         return whole
-    flat: Array = np.concatenate(found).reshape(-1).view(whole.dtype)
+    flat: Array = np.concatenate(arrays).reshape(-1).view(whole.dtype)
     return flat[: whole.size].reshape(whole.shape)
 
 
@@ -201,19 +203,19 @@ def rows(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int], t
             touch(core, (units[0] / len(lying), (units[-1] + 1) / len(lying)), given, sources, target, whole)
         return along(team, node.op, lying.shape[1], lying[units_of(team)] if soc.payload else None)
 
-    found = [part for _, part in soc.parallel(equal(len(lying), soc.count), work) if part is not None]
-    if not found:
+    parts = [part for _, part in soc.parallel(equal(len(lying), soc.count), work) if part is not None]
+    if not parts:
         return whole
-    out = np.concatenate(found)
+    out = np.concatenate(parts)
     if node.op == "Softmax":
         out = out.reshape(turned.shape).transpose(*np.argsort([*others, *axes]))
     return np.ascontiguousarray(out).reshape(whole.shape)
 
 
-def _steps(one: Array, lanes: int) -> Array:
+def _steps(operand: Array, lanes: int) -> Array:
     """All its numbers one after the other, [steps, lanes], filled up with ones, which may be divided by."""
-    flat = np.ones(lanes * ceil(one.size / lanes), one.dtype)
-    flat[: one.size] = one.reshape(-1)
+    flat = np.ones(lanes * ceil(operand.size / lanes), operand.dtype)
+    flat[: operand.size] = operand.reshape(-1)
     return flat.reshape(-1, lanes)
 
 
@@ -221,10 +223,10 @@ def touch(
     core: ArmCore, share: tuple[float, float], given: Sequence[Array], sources: Sequence[int], target: int, whole: Array
 ) -> None:
     """A share of each operand that is read, and of the result that is written, from one part of it to another."""
-    for buffer, one in zip(sources, given, strict=True):
-        core.caches.read(_share(buffer, one, share))
+    for buffer, operand in zip(sources, given, strict=True):
+        core.caches.read(_share(buffer, operand, share))
     core.caches.write(_share(target, whole, share))
 
 
-def _share(buffer: int, one: Array, share: tuple[float, float]) -> Pieces:
-    return stretch(buffer, 0, int(share[0] * one.nbytes), max(int(share[1] * one.nbytes), 1))
+def _share(buffer: int, operand: Array, share: tuple[float, float]) -> Pieces:
+    return stretch(buffer, 0, int(share[0] * operand.nbytes), max(int(share[1] * operand.nbytes), 1))

@@ -77,14 +77,14 @@ def quantized(
     count, inner = shape
     heights, of = tuple(row_tiles(count, high)), source.of or count
     ends = [0, *accumulate(heights)]
-    there = row_tiles(of, high)
+    source_heights = row_tiles(of, high)
 
     def touch(core: ArmCore, tiles: Sequence[int], rows: range) -> None:
-        touched = source.touched(there, count, rows)
+        touched = source.touched(source_heights, count, rows)
         for buffer, columns in source.reads:
-            core.caches.read(block(buffer, there, touched, columns))
+            core.caches.read(block(buffer, source_heights, touched, columns))
         for buffer, columns in source.writes:
-            core.caches.write(block(buffer, there, touched, columns))
+            core.caches.write(block(buffer, source_heights, touched, columns))
         for tile in tiles:
             core.caches.write(tile_pieces(target, tile, heights[tile], inner))
 
@@ -97,10 +97,10 @@ def quantized(
         codes, totals = rounded(by_rows, numbers, scale, inner, group)
         return None if codes is None else (stays, codes, scale, totals)
 
-    found = [part for _, part in soc.parallel(equal(len(heights), soc.count), work) if part is not None]
-    if not found:
+    parts = [part for _, part in soc.parallel(equal(len(heights), soc.count), work) if part is not None]
+    if not parts:
         return Rows(count, inner, target, heights), None
     stays, codes, scale, totals = (
-        None if found[0][at] is None else np.concatenate([part[at] for part in found]) for at in range(4)
+        None if parts[0][at] is None else np.concatenate([part[at] for part in parts]) for at in range(4)
     )
     return Rows(count, inner, target, heights, codes, scale, totals), stays

@@ -169,7 +169,7 @@ def _row_of(
     if unit.name != "smmla" or row % 2:
         return []
     left, right = sums[row // 2][2 * j], sums[row // 2][2 * j + 1]
-    one, two = ("uzp1_4s", "uzp2_4s") if transposed else ("zip1_2d", "zip2_2d")
+    low, high = ("uzp1_4s", "uzp2_4s") if transposed else ("zip1_2d", "zip2_2d")
     if row + 1 == rows:
-        return [of(one, left, left, right)]
-    return [of(one, spare, left, right), of(two, right, left, right), of("mov", left, spare)]
+        return [of(low, left, left, right)]
+    return [of(low, spare, left, right), of(high, right, left, right), of("mov", left, spare)]

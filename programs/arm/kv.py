@@ -125,12 +125,12 @@ class LayerCache:
 
     def arrays(self) -> dict[str, Array]:
         """Bytes [heads, tokens, ..] of what is held; none by shape."""
-        found = {}
+        arrays = {}
         for name, stored in (("keys", self.keys), ("values", self.values)):
             if stored is not None:
-                found[name] = stored.numbers.view(np.uint8)[:, : self.held]
-                found[name + "' scales"] = stored.scale[:, : self.held]
-        return found
+                arrays[name] = stored.numbers.view(np.uint8)[:, : self.held]
+                arrays[name + "' scales"] = stored.scale[:, : self.held]
+        return arrays
 
     def _move(self, room: int) -> None:
         """Make room for so many tokens, and copy those that are there; both are in DRAM meanwhile."""

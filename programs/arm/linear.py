@@ -55,20 +55,20 @@ def _trial(device: ArmDevice, index: int, rows: int, weights: Packed, how: How) 
 def product(soc: Soc, x: Rows, weights: Packed, how: How, shares: Sequence[Sequence[int]], y: int) -> Array | None:
     """x W^T float32 [rows, columns], to buffer y; None by shape. Which core computes a panel changes no bit."""
 
-    found = soc.parallel(shares, lambda team: compute(team, x, weights, how, y))
+    parts = soc.parallel(shares, lambda team: compute(team, x, weights, how, y))
     if x.codes is None:
         return None
     whole = np.empty((x.count, panels_of(weights.columns, how), how.columns), np.float32)
-    for panels, part in found:
+    for panels, part in parts:
         whole[:, panels] = part
     return np.ascontiguousarray(whole.reshape(x.count, -1)[:, : weights.columns])
 
 
 def compute(team: Team, x: Rows, weights: Packed, how: How, y: int) -> Array | None:
     """The team's panels of the result, float32 [rows, panels, columns of a panel]."""
-    tiles, panels = x.heights, [panel for _, some in team for panel in some]
-    for core, some in team:
-        touch(core, x, weights, how, some, y)
+    tiles, panels = x.heights, [panel for _, units in team for panel in units]
+    for core, units in team:
+        touch(core, x, weights, how, units, y)
     out = None if x.codes is None else np.empty((x.count, len(panels), how.columns), np.float32)
     begin = 0
     for rows in dict.fromkeys(tiles):
@@ -83,9 +83,9 @@ def compute(team: Team, x: Rows, weights: Packed, how: How, y: int) -> Array | N
 
 def _tiles(team: Team, x: Rows, weights: Packed, how: How, rows: int, count: int, span: slice) -> Array | None:
     """All micro-tiles of one height: float32 [rows * count, panels, columns]."""
-    panels = [panel for _, some in team for panel in some]
+    panels = [panel for _, units in team for panel in units]
     y = None if x.codes is None else np.zeros((count, len(panels), 1, 1, 4 * rows * how.columns), np.uint8)
-    real = [sum(min(how.columns, weights.columns - panel * how.columns) for panel in some) for _, some in team]
+    real = [sum(min(how.columns, weights.columns - panel * how.columns) for panel in units) for _, units in team]
     for at, groups, first, last in _turns(weights):
         kernel, part = integer_kernel(how.unit, rows, how.columns, how.form, first, last), weights.parts[at]
         streams = {} if y is None else _streams(x, weights, how, panels, rows, span, at, groups) | {"y": y}
@@ -119,13 +119,13 @@ def _streams(
     """What the pointers of a kernel walk over, for these tiles and groups: [tiles, panels, groups, steps, bytes]."""
     assert x.codes is not None and x.scale is not None and x.totals is not None
     assert weights.codes is not None and weights.scale is not None
-    part, mine, some = weights.parts[at], [*panels], slice(groups.start, groups.stop)
+    part, mine, within = weights.parts[at], [*panels], slice(groups.start, groups.stop)
     those = slice(part.first + groups.start, part.first + groups.stop)  # of all groups of a row
     row_scale = x.scale[span, those] if how.form.blocks else x.scale[span]
     streams = {
-        "w": weights.codes[at][mine][None, :, some],
-        "x": packing.pack_inputs(x.codes[span], how.unit, rows, part, weights.group)[:, None, some],
-        "scale": weights.scale[at][mine][None, :, some, None],
+        "w": weights.codes[at][mine][None, :, within],
+        "x": packing.pack_inputs(x.codes[span], how.unit, rows, part, weights.group)[:, None, within],
+        "scale": weights.scale[at][mine][None, :, within, None],
         "row_scale": packing.by_rows(row_scale, rows)[:, None, :, None],
         "total": packing.by_rows(x.totals[span, those].astype(np.float32), rows)[:, None, :, None],
     }
@@ -133,7 +133,7 @@ def _streams(
         streams["bits"] = streams["w"][..., how.columns * STEP * (how.form.bits & ~1) // 8 :]
         streams["shifts"] = SHIFTS.reshape(1, 1, 1, 1, 16)
     if weights.shift is not None:
-        streams[how.form.shift] = weights.shift[at][mine][None, :, some, None]
+        streams[how.form.shift] = weights.shift[at][mine][None, :, within, None]
     return streams
 
 

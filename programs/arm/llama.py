@@ -21,7 +21,7 @@ from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.choice import make_choice
 from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
-from meshrt.programs.generation.options import Asked
+from meshrt.programs.generation.options import GenerationOptions
 from meshrt.programs.generation.prompt import read_prompt
 from meshrt.programs.generation.several import one_by_one
 from meshrt.programs.routing import Routing, imbalance, make_routing
@@ -35,7 +35,7 @@ MACHINE = "arm"
 def run(
     soc: Soc,
     *,
-    asked: Asked,
+    options: GenerationOptions,
     codes: CodeOptions,
     caching: CacheOptions,
     work: WorkOptions,
@@ -53,34 +53,34 @@ def run(
       meshrt run llama-tiny --on arm --device phone --split rate --kv int8
       meshrt run llama3.2-1b --on arm --payload none --prompt-tokens 64 --max-new-tokens 4 --attention concat
     """
-    folder = find_model(asked.model)
+    folder = find_model(options.model)
     config = read_config(folder, quantized=True)
-    choice = make_choice(asked, soc.payload, config.eos_token_ids)
-    shared.check(asked, soc.payload, config.layers)
-    shared.check_trace(asked, soc.trace_path)
-    shared.check_trace(asked, soc.maps_path, "--maps")
-    if asked.prompts is not None:
+    choice = make_choice(options, soc.payload, config.eos_token_ids)
+    shared.check(options, soc.payload, config.layers)
+    shared.check_trace(options, soc.trace_path)
+    shared.check_trace(options, soc.maps_path, "--maps")
+    if options.prompts is not None:
         kept = "--trace" if soc.trace_path else "--maps" if soc.maps_path else None
         positions = config.max_positions
-        return one_by_one(soc.control, soc.payload, folder, config.vocab_size, positions, asked, kept)
+        return one_by_one(soc.control, soc.payload, folder, config.vocab_size, positions, options, kept)
     scheme = scheme_of(config, codes)
-    config = config if asked.layers is None else replace(config, layers=asked.layers)
+    config = config if options.layers is None else replace(config, layers=options.layers)
     check_layers(soc, config, work.layers_run, work.flash)
     source = None
     if soc.payload:
         source = open_checkpoint(folder, config)
         check_shapes(source, config)
         source = replace(source, rebuilt=shifted_norms(source, config))
-    words = read_prompt(soc.control, folder, config.vocab_size, asked)
-    shared.check_positions(asked, soc.payload, len(words), config.max_positions)
-    chunk = chunk_of(caching, len(words), len(words) + asked.max_new_tokens)
+    words = read_prompt(soc.control, folder, config.vocab_size, options)
+    shared.check_positions(options, soc.payload, len(words), config.max_positions)
+    chunk = chunk_of(caching, len(words), len(words) + options.max_new_tokens)
     keep = open_keep(
         soc,
         settings(soc),
         config,
         source,
         words,
-        values_of(asked, codes, caching, work),
+        values_of(options, codes, caching, work),
         grows=caching.kv_chunk != "max",
     )
     drawn = routing_of(soc, config, work.routing, work.routing_seed)
@@ -93,8 +93,8 @@ def run(
         ) for number, others in enumerate(stand)
     ]  # fmt: skip
     engine = ArmEngine(soc, placed, caches)
-    generation = generate(soc, engine, words, choice, keep, asked.logits is not None)
-    write_logits(soc.control, asked, generation)
+    generation = generate(soc, engine, words, choice, keep, options.logits is not None)
+    write_logits(soc.control, options, generation)
     decoded = engine.seconds("decode")
     uneven = None if placed.loads is None else imbalance(placed.loads)
     return {

@@ -51,13 +51,13 @@ def scheme_of(config: Config, codes: CodeOptions) -> Scheme:
         return Scheme(int(codes.bits or 4), size, codes.symmetric, int(codes.head_bits), codes.activations == "block")
     if (codes.bits, codes.group) != (None, None) or codes.symmetric:
         raise UsageError("--bits, --group and --symmetric are for weights: the model's folder has codes already")
-    one = next(iter(forms_there))
+    form = next(iter(forms_there))
     if config.head is not None and codes.head_bits != "8":
         raise UsageError(
             f"--head-bits {codes.head_bits} is for a head of weights: the model's folder has codes of it already"
         )
-    blocks = (codes.activations or one.activations) == "block"
-    return Scheme(one.bits, one.group, one.symmetric, int(codes.head_bits), blocks)
+    blocks = (codes.activations or form.activations) == "block"
+    return Scheme(form.bits, form.group, form.symmetric, int(codes.head_bits), blocks)
 
 
 def place_model(
@@ -85,78 +85,80 @@ def place_model(
 
     def packed(name: str, several: Sequence[forms.Matrix], over: Packed | None, at: int = 0) -> Packed:
         """Matrices that have one input as one."""
-        codes = None if source is None else beside([codes_of(source, one, scheme) for one in several])
-        columns, first = sum(one.columns for one in several), several[0]
+        codes = None if source is None else beside([codes_of(source, matrix, scheme) for matrix in several])
+        columns, first = sum(matrix.columns for matrix in several), several[0]
         return place(soc, how, name, columns, first.rows, group_of(first, scheme), codes, over, at)
 
     def side_by_side(name: str, several: Sequence[forms.Matrix], before: Matrix | None) -> Matrix:
         """`before`: that in whose place they are, in turns."""
         over = iter(() if before is None else before.packed)
-        ends = [*accumulate(one.columns for one in several)]
-        biased = any(one.bias for one in several)
-        bias = None if source is None or not biased else np.concatenate([bias_of(source, one) for one in several])
-        at = {one.name: end - one.columns for one, end in zip(several, ends, strict=True)}
-        cut = [one for one in several if isinstance(one.form, forms.LowRank)]
+        ends = [*accumulate(matrix.columns for matrix in several)]
+        biased = any(matrix.bias for matrix in several)
+        bias = None if source is None or not biased else np.concatenate([bias_of(source, matrix) for matrix in several])
+        at = {matrix.name: end - matrix.columns for matrix, end in zip(several, ends, strict=True)}
+        cut = [matrix for matrix in several if isinstance(matrix.form, forms.LowRank)]
         if not cut:
             whole: tuple[Packed, ...] = (packed(name, several, next(over, None)),)
             more = compensators(soc, thin, source, name, several, at, over)
             return Matrix(name, several[0].rows, ends[-1], whole, how, biased, bias, more=more)
         whole = tuple(
-            packed(one.name, (one,), next(over, None), at[one.name]) for one in several if one not in cut
+            packed(matrix.name, (matrix,), next(over, None), at[matrix.name]) for matrix in several if matrix not in cut
         )  # fmt: skip
-        first = packed(f"{name}, first factors", [one.factors()[0] for one in cut], next(over, None))
+        first = packed(f"{name}, first factors", [matrix.factors()[0] for matrix in cut], next(over, None))
         seconds = tuple(
-            packed(f"{one.name}, second factor", one.factors()[1:], next(over, None), at[one.name]) for one in cut
+            packed(f"{each.name}, second factor", each.factors()[1:], next(over, None), at[each.name]) for each in cut
         )  # fmt: skip
         return Matrix(name, several[0].rows, ends[-1], whole, how, biased, bias, Factors(first, seconds, how))
 
-    def mlp_of(stem: str, one: forms.Mlp, over: Iterator[Matrix | None]) -> Mlp:
-        inner = side_by_side(stem + ("up" if one.gate is None else "gate, up"), one.inner, next(over))
-        return Mlp(inner, side_by_side(stem + "down", (one.down,), next(over)), one.gate is not None, one.activation)
+    def mlp_of(stem: str, mlp: forms.Mlp, over: Iterator[Matrix | None]) -> Mlp:
+        inner = side_by_side(stem + ("up" if mlp.gate is None else "gate, up"), mlp.inner, next(over))
+        return Mlp(inner, side_by_side(stem + "down", (mlp.down,), next(over)), mlp.gate is not None, mlp.activation)
 
-    def mixture_of(number: int, stem: str, one: forms.Experts, over: Iterator[Matrix | None]) -> Mixture:
-        panels = -(-sum(each.columns for each in one.routing) // PANEL)
+    def mixture_of(number: int, stem: str, mixture: forms.Experts, over: Iterator[Matrix | None]) -> Mixture:
+        panels = -(-sum(each.columns for each in mixture.routing) // PANEL)
         router = None
         if source is not None:
-            columns = np.concatenate([source.read(each.name + ".weight").astype(np.float32) for each in one.routing])
+            columns = np.concatenate(
+                [source.read(each.name + ".weight").astype(np.float32) for each in mixture.routing]
+            )
             filled = np.pad(columns, ((0, -len(columns) % PANEL), (0, 0)))
             router = np.ascontiguousarray(filled.reshape(panels, PANEL, hidden).transpose(0, 2, 1))
         buffer = soc.buffer(stem + "router", 4 * panels * PANEL * hidden)
-        experts = tuple(mlp_of(f"{stem}expert {at}, ", each, over) for at, each in enumerate(one.experts))
-        shared = None if one.shared is None else mlp_of(stem + "shared expert, ", one.shared, over)
-        gated = one.shared_gate is not None
-        return Mixture(number, router, buffer, experts, one.top, one.renormalise, shared, gated)
+        experts = tuple(mlp_of(f"{stem}expert {at}, ", each, over) for at, each in enumerate(mixture.experts))
+        shared = None if mixture.shared is None else mlp_of(stem + "shared expert, ", mixture.shared, over)
+        gated = mixture.shared_gate is not None
+        return Mixture(number, router, buffer, experts, mixture.top, mixture.renormalise, shared, gated)
 
-    def heads_of(one: forms.Layer) -> HeadNorms | None:
-        if one.q_norm is None or one.k_norm is None:
+    def heads_of(layer: forms.Layer) -> HeadNorms | None:
+        if layer.q_norm is None or layer.k_norm is None:
             return None if family.clip is None else HeadNorms(None, (0, 0), family.clip)
-        norms = (Norm(family.eps, vector(f"{each.name}.weight")) for each in (one.q_norm, one.k_norm))
-        return HeadNorms((next(norms), next(norms)), (one.q_norm.size, one.k_norm.size), family.clip)
+        norms = (Norm(family.eps, vector(f"{each.name}.weight")) for each in (layer.q_norm, layer.k_norm))
+        return HeadNorms((next(norms), next(norms)), (layer.q_norm.size, layer.k_norm.size), family.clip)
 
     def table(name: str) -> tuple[Array | None, int]:
         """float16 [rows, K], and its buffer."""
-        found = None if source is None else _half(name, source.read(name + ".weight"))
+        weights = None if source is None else _half(name, source.read(name + ".weight"))
         rows = config.vocab_size if name == family.embedding else family.position_offset + family.max_positions
-        return found, soc.buffer("embedding" if name == family.embedding else "positions", 2 * rows * hidden)
+        return weights, soc.buffer("embedding" if name == family.embedding else "positions", 2 * rows * hidden)
 
     embedding, buffer = table(family.embedding)
     learned = None if family.positions is None else Positions(*table(family.positions), family.position_offset)
     layers: list[Layer] = []
     first, mixtures = config.layers - flash, 0
-    for number, one in enumerate(family.layers[:layers_run]):
+    for number, layer in enumerate(family.layers[:layers_run]):
         stem = f"layer {number}: "
         over: Iterator[Matrix | None] = iter(layers[number - 2].matrices) if number - 2 >= first else repeat(None)
-        qkv = side_by_side(stem + "q, k, v", (one.q, one.k, one.v), next(over))
-        o = side_by_side(stem + "o", (one.o,), next(over))
-        if isinstance(one.mlp, forms.Mlp):
-            mlp: Mlp | Mixture = mlp_of(stem, one.mlp, over)
+        qkv = side_by_side(stem + "q, k, v", (layer.q, layer.k, layer.v), next(over))
+        o = side_by_side(stem + "o", (layer.o,), next(over))
+        if isinstance(layer.mlp, forms.Mlp):
+            mlp: Mlp | Mixture = mlp_of(stem, layer.mlp, over)
         else:
-            mlp = mixture_of(mixtures, stem, one.mlp, over)
+            mlp = mixture_of(mixtures, stem, layer.mlp, over)
             mixtures += 1
-        scores = Scores(family.scale, family.score_cap, one.window, bool(config.ropes))
+        scores = Scores(family.scale, family.score_cap, layer.window, bool(config.ropes))
         layers.append(Layer(
-            norm(one.attention_norm), qkv, o, norm(one.mlp_norm), mlp, scores, heads_of(one),
-            after(one.after_attention), after(one.after_mlp), one.rope,
+            norm(layer.attention_norm), qkv, o, norm(layer.mlp_norm), mlp, scores, heads_of(layer),
+            after(layer.after_attention), after(layer.after_mlp), layer.rope,
         ))  # fmt: skip
     if others := config.layers - len(layers):
         soc.buffer("the other layers", others * sum(matrix.nbytes for matrix in layers[-1].matrices))
@@ -169,7 +171,7 @@ def place_model(
     lying = place(soc, head_how, "head", output.columns, hidden, group, codes)
     head = Matrix("head", hidden, output.columns, (lying,), head_how, False, None)
     heads = Heads(config.heads, config.kv_heads, config.head_dim)
-    experts = max((len(one.mlp.experts) for one in layers if isinstance(one.mlp, Mixture)), default=0)
+    experts = max((len(layer.mlp.experts) for layer in layers if isinstance(layer.mlp, Mixture)), default=0)
     return Model(
         config, heads, embedding, buffer, tuple(layers), norm(family.norm), head, split, scheme.blocks, flash, learned,
         np.zeros((mixtures, experts), np.int64) if mixtures else None, routing,
@@ -180,10 +182,12 @@ def hows_of(soc: Soc, config: Config, scheme: Scheme) -> tuple[How, Mapping[int,
     """How matrices are multiplied, and compensators by their bits: with as many rows, as all take the same codes."""
     how = choose(soc, Form(scheme.bits, shift=shift_of(config, scheme), blocks=scheme.blocks))
     stored = {form.compensator_bits for form in config.quantized.values() if form.rank}
-    bits = {EIGHT, *(one for one in stored if one < EIGHT)} if stored else set()
-    thin = {one: choose(soc, Form(one, shift="half", blocks=scheme.blocks), how.unit.name) for one in sorted(bits)}
-    rows = min(one.rows for one in (how, *thin.values()))
-    return replace(how, rows=rows), {one: replace(own, rows=rows) for one, own in thin.items()}
+    bits = {EIGHT, *(width for width in stored if width < EIGHT)} if stored else set()
+    thin = {
+        width: choose(soc, Form(width, shift="half", blocks=scheme.blocks), how.unit.name) for width in sorted(bits)
+    }
+    rows = min(own.rows for own in (how, *thin.values()))
+    return replace(how, rows=rows), {width: replace(own, rows=rows) for width, own in thin.items()}
 
 
 def shift_of(config: Config, scheme: Scheme) -> Shift:
@@ -193,32 +197,32 @@ def shift_of(config: Config, scheme: Scheme) -> Shift:
     return "half" if scheme.symmetric else "zero"
 
 
-def group_of(one: forms.Matrix, scheme: Scheme) -> int:
+def group_of(matrix: forms.Matrix, scheme: Scheme) -> int:
     """Weights of a row that share a scale: as many as there are at the most."""
-    group = one.form.group if isinstance(one.form, Quantized) else scheme.group
-    return min(group or one.rows, one.rows)
+    group = matrix.form.group if isinstance(matrix.form, Quantized) else scheme.group
+    return min(group or matrix.rows, matrix.rows)
 
 
-def codes_of(source: Checkpoint, one: forms.Matrix, scheme: Scheme) -> Codes:
+def codes_of(source: Checkpoint, matrix: forms.Matrix, scheme: Scheme) -> Codes:
     """A matrix in codes [out, in]: the folder's own, or its weights rounded to nearest. ModelError."""
-    if isinstance(one.form, Quantized):
-        return read_parts(source, one.name, one.form, one.columns, one.rows).codes
-    weights = source.read(one.name + ".weight").astype(np.float64)
-    return (grids.symmetric if scheme.symmetric else grids.nearest)(weights, scheme.bits, group_of(one, scheme))
+    if isinstance(matrix.form, Quantized):
+        return read_parts(source, matrix.name, matrix.form, matrix.columns, matrix.rows).codes
+    weights = source.read(matrix.name + ".weight").astype(np.float64)
+    return (grids.symmetric if scheme.symmetric else grids.nearest)(weights, scheme.bits, group_of(matrix, scheme))
 
 
-def bias_of(source: Checkpoint, one: forms.Matrix) -> Array:
+def bias_of(source: Checkpoint, matrix: forms.Matrix) -> Array:
     """float32 [columns]; zeros where its neighbours have one and it has none."""
-    if not one.bias:
-        return np.zeros(one.columns, np.float32)
-    return source.read(one.name + ".bias").astype(np.float32)
+    if not matrix.bias:
+        return np.zeros(matrix.columns, np.float32)
+    return source.read(matrix.name + ".bias").astype(np.float32)
 
 
 def _half(name: str, numbers: Array) -> Array:
     """Rounded to float16. ModelError where one is too large for it."""
     with np.errstate(over="ignore"):
-        found = numbers.astype(np.float16)
-    if not np.isfinite(found).all():
-        largest = np.abs(numbers[~np.isfinite(found)]).max()
+        rounded = numbers.astype(np.float16)
+    if not np.isfinite(rounded).all():
+        largest = np.abs(numbers[~np.isfinite(rounded)]).max()
         raise ModelError(f"{name}.weight has a number of {largest:g}; Arm cores keep it as float16, at most 65504")
-    return found
+    return rounded

@@ -73,9 +73,9 @@ def routed(
     panels = -(-mixture.columns // PANEL)
 
     def work(team: Team) -> Array | None:
-        for core, some in team:
+        for core, units in team:
             core.caches.read(block(room.normed, heights, range(len(heights)), range(hidden)))
-            for panel in some:
+            for panel in units:
                 core.caches.read(pieces(mixture.buffer, panel, 4 * PANEL * hidden))
                 core.caches.write(
                     block(room.scores, heights, range(len(heights)), range(PANEL * panel, PANEL * (panel + 1)))
@@ -85,8 +85,8 @@ def routed(
         router = None if mixture.router is None else mixture.router[mine]
         return product(team, unit, tile, rows, router, (tokens, hidden, PANEL))
 
-    found = [part for _, part in soc.parallel(equal(panels, soc.count), work) if part is not None]
-    return np.concatenate(np.concatenate(found), axis=1) if found else None
+    parts = [part for _, part in soc.parallel(equal(panels, soc.count), work) if part is not None]
+    return np.concatenate(np.concatenate(parts), axis=1) if parts else None
 
 
 def chosen_of(
@@ -132,10 +132,10 @@ def weighed(
     source = Source(gathered, ((room.normed, range(hidden)),), of=tokens, picked=tuple(own))
     more, _ = through(soc, model, mlp, source, len(own), room)
 
-    there = row_tiles(tokens, high)
+    heights = row_tiles(tokens, high)
 
     def also(core: ArmCore, rows: range) -> None:
-        pieces_of_total = block(room.total, there, source.touched(there, len(own), rows), range(hidden))
+        pieces_of_total = block(room.total, heights, source.touched(heights, len(own), rows), range(hidden))
         core.caches.read(pieces_of_total)
         core.caches.write(pieces_of_total)
 

@@ -45,20 +45,20 @@ def forward(
     more: More | None = None  # what the last product adds to x
     coming: dict[int, float] = {}  # layers that are read from flash, and when they are there
     for number, (layer, cache) in enumerate(zip(model.layers, caches, strict=True)):
-        for here in (number, number + 1):  # the next one while this one computes
-            if config.layers - model.flash <= here < config.layers and here not in coming:
-                coming[here] = soc.fetch(sum(matrix.nbytes for matrix in model.layers[here].matrices))
+        for index in (number, number + 1):  # the next one while this one computes
+            if config.layers - model.flash <= index < config.layers and index not in coming:
+                coming[index] = soc.fetch(sum(matrix.nbytes for matrix in model.layers[index].matrices))
         if number in coming:
-            soc.arrived(coming[number], [one.buffer for matrix in layer.matrices for one in matrix.packed])
+            soc.arrived(coming[number], [packed.buffer for matrix in layer.matrices for packed in matrix.packed])
         others = config.layers - len(model.layers) if number + 1 == len(model.layers) else 0
         with repeated(soc, others):
             x, more = run_layer(soc, model, layer, cache, rotary[layer.rope] if rotary else None, tokens, room, x, more)
     source = normed(model, model.norm, room, x, more, slice(tokens - rows, tokens))
-    found, _ = times(soc, model, model.head, source, rows, room, logits)
-    found = bent(soc, model, found, rows, logits)
+    numbers, _ = times(soc, model, model.head, source, rows, room, logits)
+    numbers = bent(soc, model, numbers, rows, logits)
     for name in (*sizes, "logits"):
         soc.free(name)
-    return found
+    return numbers
 
 
 def sizes_of(model: Model) -> dict[str, int]:
@@ -139,14 +139,14 @@ def normed(model: Model, norm: Norm, room: Room, x: Array | None, more: More | N
     hidden = model.config.hidden_size
 
     def numbers(team: Team) -> tuple[Array | None, Array | None]:
-        some = span_of(team)
-        here = slice(rows.start + some.start, rows.start + some.stop)
+        span = span_of(team)
+        own = slice(rows.start + span.start, rows.start + span.stop)
         adds: tuple[Array | None, ...] = ()
         if more is not None:
-            adds = (None if more.numbers is None else more.numbers[here], *more.biases)
+            adds = (None if more.numbers is None else more.numbers[own], *more.biases)
             if more.norm is not None:
                 adds = (norm_of(team, hidden, adds[0], adds[1:], more.norm)[1],)
-        return norm_of(team, hidden, None if x is None else x[here], adds, norm)
+        return norm_of(team, hidden, None if x is None else x[own], adds, norm)
 
     own = (room.x, range(hidden))
     reads = (own,) if more is None else (own, (more.buffer, range(hidden)))
@@ -164,13 +164,13 @@ def bent(soc: Soc, model: Model, logits: Array | None, rows: int, buffer: int) -
         lying = np.pad(logits, ((0, 0), (0, -words % PANEL))).reshape(rows, panels, PANEL).transpose(1, 0, 2)
 
     def work(team: Team) -> Array | None:
-        for core, some in team:
-            own = block(buffer, heights, range(len(heights)), range(PANEL * some[0], PANEL * (some[-1] + 1)))
+        for core, units in team:
+            own = block(buffer, heights, range(len(heights)), range(PANEL * units[0], PANEL * (units[-1] + 1)))
             core.caches.read(own)
             core.caches.write(own)
         return capped(team, (rows,), PANEL, cap, None if lying is None else lying[units_of(team)], True)
 
-    found = [part for _, part in soc.parallel(equal(panels, soc.count), work) if part is not None]
-    if not found:
+    parts = [part for _, part in soc.parallel(equal(panels, soc.count), work) if part is not None]
+    if not parts:
         return None
-    return np.ascontiguousarray(np.concatenate(found).transpose(1, 0, 2).reshape(rows, -1)[:, :words])
+    return np.ascontiguousarray(np.concatenate(parts).transpose(1, 0, 2).reshape(rows, -1)[:, :words])

@@ -34,14 +34,14 @@ class Moves:
     @property
     def together(self) -> Array:
         """Of which registers the numbers are neighbours where they come from."""
-        found: Array = (np.diff(self.places, axis=1) == 1).all(axis=1)
-        return found
+        neighbours: Array = (np.diff(self.places, axis=1) == 1).all(axis=1)
+        return neighbours
 
     def read(self, units: Sequence[int], operand: int, buffer: int) -> Pieces:
         """Of an operand, the lines of memory that these registers are in, by pieces."""
-        some = self.places[units[0] : units[-1] + 1].reshape(-1)
+        places = self.places[units[0] : units[-1] + 1].reshape(-1)
         low, high = self.begins[operand : operand + 2]
-        lines = np.unique((some[(some >= low) & (some < high)] - low) * self.itemsize // LINE)
+        lines = np.unique((places[(places >= low) & (places < high)] - low) * self.itemsize // LINE)
         pieces, counts = np.unique(lines * LINE // PIECE * PIECE, return_counts=True)
         return [((buffer, 0, int(at)), LINE * int(count)) for at, count in zip(pieces, counts, strict=True)]
 
@@ -49,8 +49,10 @@ class Moves:
 def moves_of(node: Node, given: Sequence[Array], whole: Array) -> Moves:
     """Of Gather only the first operand's numbers are moved; the other says which."""
     moved = given[:1] if node.op == "Gather" else given
-    begins = (0, *np.cumsum([one.size for one in moved]).tolist())
-    where = [np.arange(low, low + one.size).reshape(one.shape) for low, one in zip(begins, moved, strict=False)]
+    begins = (0, *np.cumsum([operand.size for operand in moved]).tolist())
+    where = [
+        np.arange(low, low + operand.size).reshape(operand.shape) for low, operand in zip(begins, moved, strict=False)
+    ]
     places = compute(node, [*where, *given[len(moved) :]]).reshape(-1)
     lanes = 16 // whole.itemsize
     filled = np.arange(-len(places) % lanes) + places[-1] + 1  # a register ends behind the last number
@@ -72,25 +74,25 @@ def moved(team: Team, moves: Moves, given: Iterable[Array] | None) -> Array | No
     together = moves.together[units]
     numbers = None
     if given is not None:
-        flat = np.concatenate([one.reshape(-1) for one in given])
+        flat = np.concatenate([operand.reshape(-1) for operand in given])
         numbers = flat[np.minimum(moves.places[units], len(flat) - 1)]
     out = None if numbers is None else np.empty((len(units), 16), np.uint8)
-    for kernel, here in ((WHOLE, together), (scattered(moves.itemsize), ~together)):
+    for kernel, chosen in ((WHOLE, together), (scattered(moves.itemsize), ~together)):
         part, begin = [], 0
         for core, mine in team:
-            count = int(here[begin : begin + len(mine)].sum())
+            count = int(chosen[begin : begin + len(mine)].sum())
             begin += len(mine)
             part += [(core, range(count))] if count else []
         if not part:
             continue
         x = None
         if numbers is not None:
-            each = np.ascontiguousarray(numbers[here])
+            each = np.ascontiguousarray(numbers[chosen])
             if kernel is not WHOLE:  # a load takes what lies behind as well, which nothing is made of
                 each = np.repeat(each[..., None], 16 // moves.itemsize, axis=-1)
             x = each.view(np.uint8).reshape(len(each), 1, -1)
         count = sum(len(mine) for _, mine in part)
         stored = sweep(part, kernel, (count,), 1, {"x": x}, {"y": 16})
         if out is not None and stored is not None:
-            out[here] = stored["y"][:, 0]
+            out[chosen] = stored["y"][:, 0]
     return out

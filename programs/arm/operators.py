@@ -95,8 +95,8 @@ def each(team: Team, kernel: Kernel, given: Sequence[Array | None], nbytes: int)
     """
     count = len(units_of(team))
     inputs: dict[str, Array | None] = {
-        name: None if one is None else np.ascontiguousarray(one).view(np.uint8)[:, None]
-        for name, one in zip("abc", given, strict=False)
+        name: None if operand is None else np.ascontiguousarray(operand).view(np.uint8)[:, None]
+        for name, operand in zip("abc", given, strict=False)
     }
     inputs["exponent"] = exponent.constants()
     if kernel.name in CONSTANTS:

@@ -68,8 +68,8 @@ def pack_inputs(x: Array, unit: Unit, rows: int, part: Part, group: int) -> Arra
     high = unit.input_rows * ceil(rows / unit.input_rows)
     full = np.zeros((tiles, high, part.groups, size), np.int8)
     begin = part.first * group
-    there = x[:, begin : begin + part.groups * part.length].reshape(tiles, rows, part.groups, part.length)
-    full[:, :rows, :, : part.length] = there
+    numbers = x[:, begin : begin + part.groups * part.length].reshape(tiles, rows, part.groups, part.length)
+    full[:, :rows, :, : part.length] = numbers
     by_step = full.reshape(tiles, high, part.groups, part.steps, STEP // unit.pack, unit.pack)
     flat = by_step.transpose(0, 2, 3, 4, 1, 5).reshape(tiles, part.groups, part.steps, -1)
     return np.ascontiguousarray(flat).view(np.uint8)

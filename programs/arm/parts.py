@@ -49,17 +49,17 @@ class Matrix:
     @property
     def packed(self) -> tuple[Packed, ...]:
         """All that lies in DRAM."""
-        thin = [one for factors in (self.factors, self.more) if factors is not None for one in factors.packed]
+        thin = [packed for factors in (self.factors, self.more) if factors is not None for packed in factors.packed]
         return *self.whole, *thin
 
     @property
     def ranks(self) -> list[int]:
         """Columns between two factors."""
-        return [one.first.columns for one in (self.factors, self.more) if one is not None]
+        return [factors.first.columns for factors in (self.factors, self.more) if factors is not None]
 
     @property
     def nbytes(self) -> int:
-        return sum(one.nbytes for one in self.packed)
+        return sum(packed.nbytes for packed in self.packed)
 
     @property
     def group(self) -> int:
@@ -186,7 +186,7 @@ class Model:
 
     def matrices(self) -> Iterator[Matrix]:
         """Of all layers that run."""
-        return (one for layer in self.layers for one in layer.matrices)
+        return (matrix for layer in self.layers for matrix in layer.matrices)
 
 
 @dataclass(frozen=True)

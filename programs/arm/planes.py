@@ -21,12 +21,12 @@ SHIFTS = np.array([0] * 8 + [256 - 4] * 8, np.uint8)  # the upper half of a regi
 
 def planes_of(bits: int) -> list[tuple[int, int]]:
     """Bits of each plane, and the lowest of them in a code: 7 -> (4, 0), (2, 4), (1, 6)."""
-    found, at = [], 0
+    planes, at = [], 0
     for width in (4, 2, 1):
         if bits & width:
-            found.append((width, at))
+            planes.append((width, at))
             at += width
-    return found
+    return planes
 
 
 def temporaries(bits: int, columns: int) -> int:
@@ -42,7 +42,7 @@ def temporaries(bits: int, columns: int) -> int:
 def pack(codes: Array, bits: int) -> Array:
     """uint8 [.., a multiple of 64] -> [.., bytes]: the planes one after the other, that of one bit last."""
     blocks = codes.reshape(*codes.shape[:-1], -1, BLOCK, 16)
-    found = []
+    planes = []
     for width, at in planes_of(bits):
         part = blocks >> at & (1 << width) - 1
         if width == 4:
@@ -51,8 +51,8 @@ def pack(codes: Array, bits: int) -> Array:
             plane = np.bitwise_or.reduce([part[..., j, :] << 2 * j for j in range(BLOCK)])
         else:
             plane = np.bitwise_or.reduce([part[..., j, :8] << j | part[..., j, 8:] << 4 + j for j in range(BLOCK)])
-        found.append(plane.reshape(*codes.shape[:-1], -1))
-    return np.concatenate(found, axis=-1)
+        planes.append(plane.reshape(*codes.shape[:-1], -1))
+    return np.concatenate(planes, axis=-1)
 
 
 @dataclass(frozen=True)

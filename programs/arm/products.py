@@ -29,23 +29,23 @@ def times(
         return product(soc, inputs, packed, how, shares_of(soc, inputs, packed, how, model.split), target)
 
     def by_both(factors: Factors, target: int) -> list[tuple[Packed, Array | None]]:
-        middle, begin, found = by(inputs, factors.first, factors.how, room.middle), 0, []
+        middle, begin, products = by(inputs, factors.first, factors.how, room.middle), 0, []
         for second in factors.seconds:
             columns = range(begin, begin + second.inner)
             begin = columns.stop
             before = Source(partial(_cut, middle, columns), ((room.middle, columns),))
             made = by(inputs_of(before, second.inner, second.group)[0], second, factors.how, target)
-            found.append((second, made))
-        return found
+            products.append((second, made))
+        return products
 
     inputs, stays = inputs_of(source, matrix.inner, matrix.group)
-    found = [(one, by(inputs, one, matrix.how, y)) for one in matrix.whole]
+    products = [(packed, by(inputs, packed, matrix.how, y)) for packed in matrix.whole]
     thin = [] if matrix.more is None else by_both(matrix.more, room.more)
     if matrix.factors is not None:
-        found += by_both(matrix.factors, y)
-    out = found[0][1]
-    if len(found) > 1:
-        parts = [part for _, part in sorted(found, key=lambda one: one[0].at) if part is not None]
+        products += by_both(matrix.factors, y)
+    out = products[0][1]
+    if len(products) > 1:
+        parts = [part for _, part in sorted(products, key=lambda pair: pair[0].at) if part is not None]
         out = np.concatenate(parts, axis=1) if parts else None
     for second, part in thin:
         out = _with(soc, rows, matrix.how.rows, out, y, second, part, room.more)
@@ -64,8 +64,8 @@ def _with(
     columns = range(second.at, second.at + second.columns)
 
     def work(team: Team) -> tuple[Array | None]:
-        some = span_of(team)
-        own, more = (None if y is None else y[some, columns.start : columns.stop], None if part is None else part[some])
+        span = span_of(team)
+        own, more = (None if y is None else y[span, columns.start : columns.stop], None if part is None else part[span])
         return (added(team, (len(units_of(team)),), len(columns), own, more),)
 
     (sums,) = by_rows(soc, rows, high, ((target, columns), (source, columns)), ((target, columns),), work, 1)

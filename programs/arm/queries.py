@@ -29,7 +29,7 @@ def prepared(
         spans = spans[:2]  # values stay as they are
 
     def work(team: Team) -> list[Array | None]:
-        rows, found = span_of(team), []
+        rows, parts = span_of(team), []
         for at, span in enumerate(spans):
             width = span.stop - span.start
             x = None if qkv is None else qkv[rows, span]
@@ -40,8 +40,8 @@ def prepared(
                 split = None if x is None else x.reshape(len(x), -1, size)
                 _, x = rms_norm(team, size, split, (), norm.weight, norm.eps, (width // size,))
                 x = None if x is None else x.reshape(len(x), width)
-            found.append(bounded(team, width, x, how.clip) if how.clip is not None else x)
-        return found
+            parts.append(bounded(team, width, x, how.clip) if how.clip is not None else x)
+        return parts
 
     columns = ((buffer, range(ends[len(spans)])),)
     parts = by_rows(soc, tokens, matrix.how.rows, columns, columns, work, len(spans))

@@ -39,4 +39,4 @@ def by_rows(
 
     parts = [part for _, part in soc.parallel(equal(len(heights), soc.count), all_of)]
     made = zip(*parts, strict=True) if parts else repeat((None,), arrays)
-    return [None if any(one is None for one in some) else np.concatenate(some) for some in made]
+    return [None if any(piece is None for piece in pieces) else np.concatenate(pieces) for pieces in made]

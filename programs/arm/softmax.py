@@ -57,7 +57,7 @@ def rotated(
         inputs["constants"] = same(scale)
     kernel = turning(biased, scale is not None)
     stored = sweep(team, kernel, (len(units_of(team)), tokens), ceil(half / 4), inputs, {"y_low": 16, "y_high": 16})
-    return None if stored is None else np.concatenate([taken(one, F32, half) for one in stored.values()], axis=-1)
+    return None if stored is None else np.concatenate([taken(y, F32, half) for y in stored.values()], axis=-1)
 
 
 @lru_cache

@@ -94,8 +94,8 @@ def store(team: Team, kind: Kind, shape: tuple[int, int], x: Array | None) -> tu
     if kind in CONSTANTS:
         inputs["constants"] = CONSTANTS[kind]
     if kind == "int8":
-        found = sweep(team, SCALE, grid, steps, {"x": inputs["x"], "constants": same(MOST)}, {}, {"scale": 16})
-        scale = None if found is None else found["scale"]
+        results = sweep(team, SCALE, grid, steps, {"x": inputs["x"], "constants": same(MOST)}, {}, {"scale": 16})
+        scale = None if results is None else results["scale"]
         inputs["scale"] = scale
     stored = sweep(team, STORE[kind], grid, steps, inputs, {"y": 16 * KINDS[kind].itemsize})
     if stored is None:

@@ -113,10 +113,10 @@ def accesses(e: int, length: int, h: int, tile: Tile | None) -> int:
 def parse_tile(tile: str | tuple[int, int]) -> tuple[int, int]:
     """'10x8', or (10, 8) itself -> (10, 8). UsageError."""
     text = "x".join(map(str, tile)) if isinstance(tile, tuple) else tile
-    found = re.fullmatch(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})", text)
-    if found is None:
+    match = re.fullmatch(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})", text)
+    if match is None:
         raise UsageError(f"--tile {text!r} is no tile such as 10x8: rows x columns")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def row_tiles(e: int, rows: int) -> list[int]:

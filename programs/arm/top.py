@@ -54,7 +54,7 @@ def likeliest(
         x = laid(np.pad(shares[:, 0], ((0, 0), (0, -experts % 4)), constant_values=GONE), 4)
     numbers = np.arange(4 * steps, dtype=np.int32).view(np.uint8).reshape(steps, 16)
     gone, none = same(GONE), same(4 * steps, kind=np.int32)
-    found: list[tuple[Array, Array]] = []
+    ranked: list[tuple[Array, Array]] = []
     for _ in range(top):
         largest = sweep(team, LARGEST, grid, steps, {"x": x, "gone": gone}, {}, {"most": 16})
         most = None if largest is None else largest["most"]
@@ -65,10 +65,10 @@ def likeliest(
         left = sweep(team, AWAY, grid, steps, {"x": x, "number": number, "numbers": numbers, "gone": gone}, {"y": 16})
         x = None if left is None else left["y"]
         if most is not None and number is not None:
-            found.append((number.view(np.int32)[:, 0, 0], most.view(F32)[:, 0, 0]))
+            ranked.append((number.view(np.int32)[:, 0, 0], most.view(F32)[:, 0, 0]))
     chosen = own = None
-    if found:
-        chosen, own = (np.stack(some, axis=1) for some in zip(*found, strict=True))
+    if ranked:
+        chosen, own = (np.stack(column, axis=1) for column in zip(*ranked, strict=True))
         order = np.argsort(chosen, axis=1)
         chosen, own = np.take_along_axis(chosen, order, axis=1), np.take_along_axis(own, order, axis=1)
     if renormalise:

@@ -60,19 +60,19 @@ def choose(
         unit = next((name for name in ("smmla", "sdot") if UNITS[name].needs in soc.device.isa), None)
         if unit is None:
             raise UsageError(f"device {soc.device.name} has neither i8mm nor dotprod, which products of codes need")
-    found = UNITS[unit]
+    chosen = UNITS[unit]
     if tile is None:
         spare = (form.layout == "pairs") + form.signed if form.bits == 4 else 0
-        best = plan(found, soc.device.registers, form.bits, spare=spare)
+        best = plan(chosen, soc.device.registers, form.bits, spare=spare)
         rows, columns = best.rows, best.columns
     else:
         rows, columns = parse_tile(tile)
-    if rows % found.together or columns % PANEL or columns & (columns - 1):
+    if rows % chosen.together or columns % PANEL or columns & (columns - 1):
         raise UsageError(
-            f"--tile {rows}x{columns} is none of {unit}: rows are a multiple of {found.together}, columns {PANEL}, 16,"
+            f"--tile {rows}x{columns} is none of {unit}: rows are a multiple of {chosen.together}, columns {PANEL}, 16,"
             " 32 and so on"
         )
-    return How(found, rows, columns, form, order)
+    return How(chosen, rows, columns, form, order)
 
 
 def panels_of(columns: int, how: How) -> int:

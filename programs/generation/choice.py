@@ -6,7 +6,7 @@ import numpy as np
 
 from meshrt.models.errors import ModelError
 from meshrt.models.sampling import check_drawing, sample
-from meshrt.programs.generation.options import Asked
+from meshrt.programs.generation.options import GenerationOptions
 from meshrt.ranks.control import Control
 from meshrt.records import dataclass
 
@@ -40,12 +40,12 @@ class Choice:
         return "end of text" if new[-1] in self.stop else "max-new-tokens"
 
 
-def make_choice(asked: Asked, payload: bool, end_of_text: tuple[int, ...]) -> Choice:
+def make_choice(options: GenerationOptions, payload: bool, end_of_text: tuple[int, ...]) -> Choice:
     """The choice that was asked for. By shape no token ends a text. ModelError."""
-    check_drawing(asked.temperature, asked.top_k, asked.top_p, asked.seed)
-    stop = () if asked.ignore_eos or not payload else end_of_text
-    rng = np.random.default_rng(asked.seed) if asked.temperature else None  # NumPy loads it when it is asked for
-    return Choice(asked.temperature, asked.top_k, asked.top_p, rng, asked.max_new_tokens, stop)
+    check_drawing(options.temperature, options.top_k, options.top_p, options.seed)
+    stop = () if options.ignore_eos or not payload else end_of_text
+    rng = np.random.default_rng(options.seed) if options.temperature else None  # NumPy loads it when it is asked for
+    return Choice(options.temperature, options.top_k, options.top_p, rng, options.max_new_tokens, stop)
 
 
 def at_rank_0(control: Control, row: np.ndarray | None, choose: Callable[[np.ndarray], int]) -> int:

@@ -8,7 +8,7 @@ from meshrt.machine import Machine
 from meshrt.programs.generation.choice import Choice
 from meshrt.programs.generation.engine import Engine, Scores
 from meshrt.programs.generation.keep import Generation, Keep, restore, save
-from meshrt.programs.generation.options import Asked
+from meshrt.programs.generation.options import GenerationOptions
 from meshrt.programs.generation.prompt import Prompt, Teller
 from meshrt.ranks.console import Turns
 from meshrt.ranks.control import Control
@@ -25,7 +25,7 @@ def generate(
     """
     teller = Teller(machine.console, prompt)
     generation = Generation([], [], choice.rng)
-    if keep.found is None:
+    if keep.state is None:
         if prompt.ids:
             _next(engine, engine.prefill(prompt.ids, logits), choice, generation, logits)
         else:
@@ -34,9 +34,9 @@ def generate(
             engine.took(0)
         teller.tell(generation.new)
     with engine.decoding():
-        if keep.found is not None:
-            restore(keep.found, machine, engine, prompt.vocabulary, generation)
-        saved = 0 if keep.found is None else len(generation.new)
+        if keep.state is not None:
+            restore(keep.state, machine, engine, prompt.vocabulary, generation)
+        saved = 0 if keep.state is None else len(generation.new)
         turns, begin, computed = machine.console.turns, 0, len(prompt)
         while True:
             while not _over(choice, generation.new[begin:] if begin else generation.new, turns):
@@ -86,8 +86,8 @@ def said(prompt: Prompt, choice: Choice, new: list[int]) -> dict[str, Any]:
     }
 
 
-def write_logits(control: Control, asked: Asked, generation: Generation) -> None:
+def write_logits(control: Control, options: GenerationOptions, generation: Generation) -> None:
     """All logits to --logits, if that is asked for. UsageError."""
-    if asked.logits and control.rank == 0:
+    if options.logits and control.rank == 0:
         rows = np.array(generation.rows, np.float32)
-        write_file("--logits", asked.logits, lambda stream: np.save(stream, rows))
+        write_file("--logits", options.logits, lambda stream: np.save(stream, rows))

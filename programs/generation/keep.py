@@ -40,12 +40,12 @@ class Generation:
 
 @dataclass(frozen=True, eq=False)
 class Keep:
-    """The folder that a state is kept in (None: nowhere), how often, whose it is, and what was `found` there."""
+    """The folder that a state is kept in (None: nowhere), how often, whose it is, and the `state` that was there."""
 
     folder: str | None = None
     every: int = EVERY
     identity: Mapping[str, Any] | None = None
-    found: Snapshot | None = None
+    state: Snapshot | None = None
 
     def is_due(self, tokens: int) -> bool:
         """With the prompt done, and then every so many new tokens."""
@@ -74,19 +74,19 @@ def open_keep(
     model = fingerprint(machine.control, config, source)
     may_change = MAY_CHANGE | {"max_new_tokens"} if grows else MAY_CHANGE
     this_run = identity(machine, settings, model, prompt, arguments, may_change)
-    found = open_folder(machine, folder, resume, this_run)
-    if found is not None and grows:
-        check_limit(found, arguments["max_new_tokens"])
-    return Keep(folder, every or EVERY, this_run, found)
+    state = open_folder(machine, folder, resume, this_run)
+    if state is not None and grows:
+        check_limit(state, arguments["max_new_tokens"])
+    return Keep(folder, every or EVERY, this_run, state)
 
 
-def check_limit(found: Snapshot, limit: int) -> None:
+def check_limit(state: Snapshot, limit: int) -> None:
     """UsageError for a state that has all the tokens that are asked for, and maybe more."""
-    with snapshot.trusted(found):
-        tokens = len(found.facts["tokens"])
+    with snapshot.trusted(state):
+        tokens = len(state.facts["tokens"])
     if tokens >= limit:
         raise UsageError(
-            f"--resume: what {found.folder} holds has {tokens} new tokens already, and --max-new-tokens is {limit}: ask"
+            f"--resume: what {state.folder} holds has {tokens} new tokens already, and --max-new-tokens is {limit}: ask"
             " for more, or name another folder"
         )
 

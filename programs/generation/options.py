@@ -31,7 +31,7 @@ LogitsPath = Annotated[str | None, "write all logits to this .npy: float32 [toke
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class GenerationOptions:
     """What is to be generated, of which model, and what is kept of it: options that `llama` has on every machine."""
 
     model: Annotated[
@@ -63,30 +63,30 @@ class Asked:
     ] = False  # fmt: skip
 
 
-def check(asked: Asked, payload: bool, layers: int) -> None:
+def check(options: GenerationOptions, payload: bool, layers: int) -> None:
     """UsageError for more layers than the model has, and for what is of no use with numbers, or without them."""
-    if asked.layers is not None and asked.layers > layers:
-        raise UsageError(f"--layers is {asked.layers}; the model has {layers}")
-    if payload and asked.context:
-        raise UsageError(f"--context {asked.context} leaves numbers out: add --payload none")
-    if asked.temperature and not payload:
+    if options.layers is not None and options.layers > layers:
+        raise UsageError(f"--layers is {options.layers}; the model has {layers}")
+    if payload and options.context:
+        raise UsageError(f"--context {options.context} leaves numbers out: add --payload none")
+    if options.temperature and not payload:
         raise UsageError("--temperature is for tokens that are drawn by their logits, of which --payload none has none")
-    if asked.logits:
-        check_target("--logits", asked.logits)
+    if options.logits:
+        check_target("--logits", options.logits)
         if not payload:
             raise UsageError("--logits are numbers, of which --payload none has none: leave one of the two away")
 
 
-def check_trace(asked: Asked, path: str | None, option: str = "--trace") -> None:
+def check_trace(options: GenerationOptions, path: str | None, option: str = "--trace") -> None:
     """UsageError for a trace, or for maps, of a generation that keeps states."""
-    if asked.checkpoint is not None and path:
+    if options.checkpoint is not None and path:
         raise UsageError(f"{option} has all that ran, and --checkpoint keeps nothing of it: leave one of the two away")
 
 
-def check_positions(asked: Asked, payload: bool, length: int, most: int) -> None:
+def check_positions(options: GenerationOptions, payload: bool, length: int, most: int) -> None:
     """UsageError for a prompt and an answer that are longer than a model with numbers can tell apart."""
-    if payload and length + asked.max_new_tokens > most:
+    if payload and length + options.max_new_tokens > most:
         raise UsageError(
-            f"{length} prompt tokens and {asked.max_new_tokens} new ones are more than the {most} positions of the"
+            f"{length} prompt tokens and {options.max_new_tokens} new ones are more than the {most} positions of the"
             " model: shorten the prompt, or lower --max-new-tokens"
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from meshrt.errors import UsageError
 from meshrt.programs.generation.given import prompt_text
-from meshrt.programs.generation.options import MOST_TOKENS, PROMPT, Asked
+from meshrt.programs.generation.options import MOST_TOKENS, PROMPT, GenerationOptions
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 from meshrt.records import dataclass
@@ -39,14 +39,14 @@ class Prompt:
         return None if self.tokenizer is None else decode(self.tokenizer, ids)
 
 
-def read_prompt(control: Control, folder: Path, vocabulary: int, asked: Asked) -> Prompt:
+def read_prompt(control: Control, folder: Path, vocabulary: int, options: GenerationOptions) -> Prompt:
     """The prompt, the same ids on all ranks, from text, from ids, or of so many tokens. UsageError, ModelError.
 
     `prompt_tokens` asks for a prompt of that length, whatever it says: the ids from 1 on, round and round. So is one
     made where nothing is asked for and the folder has the shape of a model alone. `context`,
     where it is not 0, stands for a prompt: then there are no ids.
     """
-    prompt, prompt_ids, tokens, context = asked.prompt, asked.prompt_ids, asked.prompt_tokens, asked.context
+    prompt, prompt_ids, tokens, context = options.prompt, options.prompt_ids, options.prompt_tokens, options.context
     if sum(source is not None for source in (prompt, prompt_ids, tokens)) > 1:
         raise UsageError("--prompt, --prompt-ids and --prompt-tokens say the same thing: give one of them")
     if context:
@@ -109,10 +109,10 @@ class Teller:
     def __init__(self, console: Console, prompt: Prompt) -> None:
         self.console, self.prompt, self.printed = console, prompt, ""
         if console.alone and console.loud:
-            known = prompt.decode([*prompt.ids])
-            if known is None:
+            text = prompt.decode([*prompt.ids])
+            if text is None:
                 raise UsageError("there is no text without a tokenizer.json in the model's folder: leave --text away")
-            self.printed = known.rstrip("\ufffd")
+            self.printed = text.rstrip("\ufffd")
 
     def tell(self, new: list[int], all_there: bool = False) -> None:
         """Print what the newest tokens add. A character that is not whole waits, unless they are `all_there`."""

@@ -6,46 +6,55 @@ from typing import Any
 
 from meshrt.errors import UsageError
 from meshrt.programs.generation.given import INPUT, read_shared
-from meshrt.programs.generation.options import Asked, check_positions
+from meshrt.programs.generation.options import GenerationOptions, check_positions
 from meshrt.programs.generation.prompt import Prompt, encoded
 from meshrt.ranks.control import Control
 from meshrt.several import Runs
 
 
-def check_several(asked: Asked) -> None:
+def check_several(options: GenerationOptions) -> None:
     """UsageError for what is for one prompt."""
-    if any(option is not None for option in (asked.prompt, asked.prompt_ids, asked.prompt_tokens)) or asked.context:
+    if (
+        any(option is not None for option in (options.prompt, options.prompt_ids, options.prompt_tokens))
+        or options.context
+    ):
         raise UsageError(
             "--prompts has prompts already: leave --prompt, --prompt-ids, --prompt-tokens and --context away"
         )
-    if asked.logits:
+    if options.logits:
         raise UsageError("--logits is for one prompt: leave --prompts away, or the logits")
-    if asked.temperature:
+    if options.temperature:
         raise UsageError("--prompts has the likeliest tokens: leave --temperature away, or give one --prompt")
-    if asked.checkpoint is not None:
+    if options.checkpoint is not None:
         raise UsageError("--checkpoint keeps the state of one prompt: leave --prompts away, or the checkpoint")
 
 
 def one_by_one(
-    control: Control, payload: bool, folder: Path, vocabulary: int, most: int, asked: Asked, kept: str | None = None
+    control: Control,
+    payload: bool,
+    folder: Path,
+    vocabulary: int,
+    most: int,
+    options: GenerationOptions,
+    kept: str | None = None,
 ) -> Runs:
     """A run for each prompt of a file, on a machine that is as new: what is measured of it is what it takes alone.
 
     `most` positions has the model; `kept` is an option that has a file of one run. UsageError, ModelError.
     """
-    check_several(asked)
+    check_several(options)
     if kept is not None:
         raise UsageError(f"{kept} is of one run, and --prompts has one for each prompt: leave one of the two away")
-    prompts = read_prompts(control, folder, vocabulary, asked)
+    prompts = read_prompts(control, folder, vocabulary, options)
     for prompt in prompts:
-        check_positions(asked, payload, len(prompt), most)
+        check_positions(options, payload, len(prompt), most)
     return Runs([{"prompts": None, "prompt_ids": ",".join(map(str, prompt.ids))} for prompt in prompts])
 
 
-def read_prompts(control: Control, folder: Path, vocabulary: int, asked: Asked) -> list[Prompt]:
+def read_prompts(control: Control, folder: Path, vocabulary: int, options: GenerationOptions) -> list[Prompt]:
     """The prompts of a file, one a line: its text, or where a line begins with {, its "prompt" as JSON has it (JSON
     lines, as `vllm bench serve` reads its custom data). UsageError, ModelError."""
-    file = asked.prompts
+    file = options.prompts
     assert file is not None
     way = "name a file with a prompt in each line, or give one by --prompt"
     text = read_shared(control, f"--prompts {file}", None if file == INPUT else file, f"; {way}")
@@ -60,12 +69,12 @@ def _prompt(file: str, number: int, line: str) -> str:
         return line
     try:
         entry: Any = json.loads(line)
-        found = entry["prompt"]
-        if not isinstance(found, str) or not found:
+        prompt = entry["prompt"]
+        if not isinstance(prompt, str) or not prompt:
             raise ValueError
     except (ValueError, KeyError, RecursionError):
         raise UsageError(
             f'--prompts {file}, line {number}: {line[:60]!r} is no {{"prompt": "TEXT"}}; a line that does not begin'
             " with { is a prompt as it is"
         ) from None
-    return found
+    return prompt

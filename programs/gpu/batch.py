@@ -39,7 +39,7 @@ class Prompts:
         self.position_rows = positions + model.family.position_offset
         self.last: np.ndarray | None = np.asarray(self.ends) - 1
         self.slots = np.concatenate([
-            cache.pages.slots_of(one.number, 0, length) for one, length in zip(sequences, lengths, strict=True)
+            cache.pages.slots_of(each.number, 0, length) for each, length in zip(sequences, lengths, strict=True)
         ])  # fmt: skip
         self.lengths = lengths
 

@@ -70,9 +70,9 @@ class CodedCut:
     ) -> list[Codes]:
         bits, width, own = self.form.compensator_bits, shape[1], _span(columns, shape[1])
         if width % self.form.group == 0:  # every row has groups of its own
-            by_row = {name: one.reshape(shape[0], -1) for name, one in tensors.items()}
+            by_row = {name: tensor.reshape(shape[0], -1) for name, tensor in tensors.items()}
             return [self._cut(by_row, bits, rows, own, size)]
-        line = {name: one.reshape(1, -1) for name, one in tensors.items()}
+        line = {name: tensor.reshape(1, -1) for name, tensor in tensors.items()}
         if size[1] == width and isinstance(rows, slice):
             first, last = _span(rows, shape[0])
             return [self._cut(line, bits, EVERY, (first * width, last * width), size)]

@@ -68,12 +68,12 @@ def _all_to_all(
     parts, outs = [], []
     for gpu, h, (chosen, shares), rows in zip(gpus.mine, owns, ways, goes, strict=True):
         order, top = np.concatenate(rows), shares.shape[1]
-        sent = [gpu.new(len(order), hidden), *(gpu.new(len(order), top, dtype=one) for one in (np.int32, np.float32))]
+        sent = [gpu.new(len(order), hidden), *(gpu.new(len(order), top, dtype=kind) for kind in (np.int32, np.float32))]
         cost = gpu.cost(0, 2 * len(order) * (item * hidden + META * top))
         gpu.launch(_leave, sent[0], sent[1:], (h, chosen, shares), order, cost=cost)
         parts.append(sent)
         count = sum(line[gpu.index] for line in table)
-        outs.append([gpu.new(count, hidden), *(gpu.new(count, top, dtype=one) for one in (np.int32, np.float32))])
+        outs.append([gpu.new(count, hidden), *(gpu.new(count, top, dtype=kind) for kind in (np.int32, np.float32))])
         gpu.count("dispatched_bytes", (len(order) - len(rows[gpu.index])) * (item * hidden + META * top))
     gpus.all_to_all(parts, outs, table, item * hidden + META * mixing.top)
     partial = []
@@ -92,10 +92,10 @@ def _back(
     hidden, item = owns[0].shape[1], gpus.mine[0].dtype.itemsize
     turned = [[*line] for line in zip(*table, strict=True)]
     backs = [[gpu.new(sum(table[gpu.index]), hidden)] for gpu in gpus.mine]
-    gpus.all_to_all([[one] for one in partial], backs, turned, item * hidden)
+    gpus.all_to_all([[made] for made in partial], backs, turned, item * hidden)
     ys = []
-    for gpu, shard, h, (back,), rows, one in zip(gpus.mine, shards, owns, backs, goes, partial, strict=True):
-        gpu.count("combined_bytes", (len(one) - table[gpu.index][gpu.index]) * item * hidden)
+    for gpu, shard, h, (back,), rows, made in zip(gpus.mine, shards, owns, backs, goes, partial, strict=True):
+        gpu.count("combined_bytes", (len(made) - table[gpu.index][gpu.index]) * item * hidden)
         y = gpu.new(*h.shape)
         cost = gpu.cost(back.size, gpu.size(back) + gpu.size(y))
         ys.append(with_shared(gpu, shard, h, gpu.launch(_gather_back, y, back, rows, cost=cost)))
@@ -127,8 +127,8 @@ def _table(
 
 def _arrived(gpus: Gpus, index: int, owner: NDArray[np.intp], drawn: Chosen) -> Chosen:
     """The choices of the tokens that a GPU gets."""
-    found: Chosen = drawn[(owner[drawn] == index).any(axis=1)]
-    return found
+    choices: Chosen = drawn[(owner[drawn] == index).any(axis=1)]
+    return choices
 
 
 # ---- kernels
@@ -140,12 +140,12 @@ def _leave(_: np.ndarray, sent: Sequence[np.ndarray], sources: Sequence[np.ndarr
 
 
 def _count(count: np.ndarray, rows: Sequence[np.ndarray]) -> None:
-    count[0] = [len(one) for one in rows]
+    count[0] = [len(indices) for indices in rows]
 
 
 def _gather_back(y: np.ndarray, back: np.ndarray, rows: Sequence[np.ndarray]) -> None:
     y.fill(0)
     begin = 0
-    for one in rows:
-        y[one] += back[begin : begin + len(one)]
-        begin += len(one)
+    for indices in rows:
+        y[indices] += back[begin : begin + len(indices)]
+        begin += len(indices)

@@ -40,11 +40,11 @@ class ExpertsShard:
     experts: dict[int, Feed]
     shared: Feed | None
     shared_gate: np.ndarray | None
-    one: Experts
+    whole: Experts
     number: int  # of the layer, among those with experts
 
 
-def cut_experts(cut: Cutter, one: Experts, mixing: Mixing, number: int) -> ExpertsShard:
+def cut_experts(cut: Cutter, experts: Experts, mixing: Mixing, number: int) -> ExpertsShard:
     def feed(mlp: Mlp, whole: bool) -> Feed:
         columns = EVERY if whole else cut.own(mlp.down.rows)
         return Feed(
@@ -53,17 +53,17 @@ def cut_experts(cut: Cutter, one: Experts, mixing: Mixing, number: int) -> Exper
         )  # fmt: skip
 
     def plain(at: int) -> np.ndarray:
-        weights = cut.whole(one.routing[at], EVERY, EVERY)
+        weights = cut.whole(experts.routing[at], EVERY, EVERY)
         assert isinstance(weights, np.ndarray)
         return weights
 
     tensor = mixing.layout == "tensor"
     return ExpertsShard(
         plain(0),
-        {each: feed(one.experts[each], not tensor) for each in mixing.own(number, cut.gpu.index)},
-        None if one.shared is None else feed(one.shared, mixing.layout == "alltoall"),
-        plain(1) if one.shared_gate is not None else None,
-        one,
+        {each: feed(experts.experts[each], not tensor) for each in mixing.own(number, cut.gpu.index)},
+        None if experts.shared is None else feed(experts.shared, mixing.layout == "alltoall"),
+        plain(1) if experts.shared_gate is not None else None,
+        experts,
         number,
     )
 
@@ -71,10 +71,10 @@ def cut_experts(cut: Cutter, one: Experts, mixing: Mixing, number: int) -> Exper
 def routed(gpu: Gpu, shard: ExpertsShard, h: np.ndarray, drawn: Chosen | None) -> tuple[Chosen, np.ndarray]:
     """The experts of tokens and their shares; without payload those that were drawn."""
     logits = matmul(gpu, h, shard.router)
-    top = shard.one.top
+    top = shard.whole.top
     chosen, shares = (gpu.new(len(h), top, dtype=dtype) for dtype in (np.int32, np.float32))
     cost = gpu.cost(5 * logits.size, gpu.size(logits) + chosen.nbytes + shares.nbytes)
-    gpu.launch(_decide, chosen, shares, logits, top, shard.one.renormalise, cost=cost)
+    gpu.launch(_decide, chosen, shares, logits, top, shard.whole.renormalise, cost=cost)
     return chosen if drawn is None else drawn, shares
 
 
@@ -86,10 +86,10 @@ def own_experts(
 
     Of `tokens` in all, an expert may be limited to so many; then each has as many rows, used or not.
     """
-    limit, found = mixing.limit(tokens), _by_expert(chosen, len(shard.one.experts))
+    limit, by_expert = mixing.limit(tokens), _by_expert(chosen, len(shard.whole.experts))
     kept, slots, end, dropped = [], [], 0, 0
     for expert in shard.experts:
-        rows, places = found[expert]
+        rows, places = by_expert[expert]
         if counts:
             mixing.loads.tokens[shard.number, expert] += len(rows)
             mixing.loads.hit[shard.number] += bool(len(rows))
@@ -114,10 +114,10 @@ def own_experts(
     gpu.launch(_collect, collected, x, pairs, cost=gpu.cost(0, item * (used + end) * x.shape[1]))
     feeds = [shard.experts[expert] for expert, _, _ in kept]
     wide = gpu.new(end, feeds[0].inner.shape[1])
-    grouped(gpu, [collected[slot] for slot in slots], [one.inner for one in feeds], [wide[slot] for slot in slots])
+    grouped(gpu, [collected[slot] for slot in slots], [feed.inner for feed in feeds], [wide[slot] for slot in slots])
     inner = activated(gpu, wide, feeds[0].columns)
     out = gpu.new(end, x.shape[1])
-    grouped(gpu, [inner[slot] for slot in slots], [one.down for one in feeds], [out[slot] for slot in slots])
+    grouped(gpu, [inner[slot] for slot in slots], [feed.down for feed in feeds], [out[slot] for slot in slots])
     parts = [(slot.start, rows, places) for slot, (_, rows, places) in zip(slots, kept, strict=True)]
     cost = gpu.cost(2 * used * x.shape[1], item * (used + len(x)) * x.shape[1] + 4 * used)
     return gpu.launch(_combine, y, out, shares, parts, cost=cost)
@@ -136,9 +136,9 @@ def grouped(gpu: Gpu, xs: Arrays, weights: Sequence[Weights], outs: Arrays) -> N
     """Products of the experts that have tokens, or room: one kernel for all."""
     none = [None for _ in xs]
     if isinstance(weights[0], Coded):
-        coded_matmuls(gpu, xs, [one for one in weights if isinstance(one, Coded)], none, outs)
+        coded_matmuls(gpu, xs, [weight for weight in weights if isinstance(weight, Coded)], none, outs)
     else:
-        matmuls(gpu, xs, [one for one in weights if isinstance(one, np.ndarray)], none, outs)
+        matmuls(gpu, xs, [weight for weight in weights if isinstance(weight, np.ndarray)], none, outs)
 
 
 def activated(gpu: Gpu, wide: np.ndarray, columns: int) -> np.ndarray:
@@ -151,8 +151,8 @@ def with_shared(gpu: Gpu, shard: ExpertsShard, h: np.ndarray, y: np.ndarray) -> 
     """y and what the shared expert, or this GPU's part of it, adds to it."""
     if shard.shared is None:
         return y
-    one = shard.shared
-    more = product(gpu, activated(gpu, product(gpu, h, one.inner), one.columns), one.down)
+    feed = shard.shared
+    more = product(gpu, activated(gpu, product(gpu, h, feed.inner), feed.columns), feed.down)
     if shard.shared_gate is None:
         return add(gpu, y, more)
     gate = matmul(gpu, h, shard.shared_gate)

@@ -117,13 +117,13 @@ def through(gpus: Gpus, model: Model, batch: Batch, xs: Arrays | None = None) ->
 
 def _fed(gpus: Gpus, model: Model, shards: Sequence[MlpShard | ExpertsShard], hs: Arrays, batch: Batch) -> Arrays:
     """What a layer's MLP or experts make of tokens."""
-    if experts := [one for one in shards if isinstance(one, ExpertsShard)]:
+    if experts := [shard for shard in shards if isinstance(shard, ExpertsShard)]:
         assert model.mixing is not None
         return mix(gpus, model.mixing, experts, hs, lambda: batch.loaded)
-    own = [one for one in shards if isinstance(one, MlpShard)]
-    inner = model.scheme.first(gpus, [one.inner for one in own], hs, own[0].matrices)
+    own = [shard for shard in shards if isinstance(shard, MlpShard)]
+    inner = model.scheme.first(gpus, [shard.inner for shard in own], hs, own[0].matrices)
     ys = [activated(gpu, result, own[0].activation) for gpu, result in zip(gpus.mine, inner, strict=True)]
-    return model.scheme.second(gpus, [one.down for one in own], ys)
+    return model.scheme.second(gpus, [shard.down for shard in own], ys)
 
 
 def _do(gpus: Gpus, function: object) -> None:

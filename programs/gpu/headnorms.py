@@ -49,11 +49,11 @@ def _normed(
     sums: list[np.ndarray | None] = [None for _ in pairs]
     if pairs[0][0][0].counted is not None:
         sums = [*gpus.reduce_sum([_squares(gpu, own) for gpu, own in zip(gpus.mine, pairs, strict=True)])]
-    found = []
+    normed = []
     for gpu, own, result, total in zip(gpus.mine, pairs, results, sums, strict=True):
         values = [_scaled(gpu, norm, x, eps, total, at) for at, (norm, x) in enumerate(own)]
-        found.append(Results([*values, *result.values[len(values) :]], result.latents))
-    return found
+        normed.append(Results([*values, *result.values[len(values) :]], result.latents))
+    return normed
 
 
 def _squares(gpu: Gpu, pairs: Sequence[tuple[HeadNorm, np.ndarray]]) -> np.ndarray:

@@ -203,7 +203,7 @@ def attend_parts(
     for where, (begin, end) in zip(places, spans, strict=True):
         n = end - begin
         queries = q[row : row + n].reshape(n, kv, group, dim).transpose(1, 2, 0, 3)
-        k, v = (one[where].reshape(end, kv, 1, dim) for one in (keys, values))
+        k, v = (pool[where].reshape(end, kv, 1, dim) for pool in (keys, values))
         scores = queries @ k.transpose(1, 2, 3, 0)
         scores *= np.float32(scale)
         if cap is not None:

@@ -15,13 +15,13 @@ from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.choice import make_choice
 from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
-from meshrt.programs.generation.options import Asked
+from meshrt.programs.generation.options import GenerationOptions
 from meshrt.programs.generation.prompt import read_prompt
 from meshrt.programs.generation.several import check_several, read_prompts
 from meshrt.programs.gpu.engine import GpuEngine
 from meshrt.programs.gpu.mixing import mixing_of, told_experts
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
-from meshrt.programs.gpu.options import How
+from meshrt.programs.gpu.options import GpuOptions
 from meshrt.programs.gpu.pipeline import answer, check_pipeline, open_pipelines
 from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
 from meshrt.programs.gpu.request import Limits, Request, check_room
@@ -38,8 +38,8 @@ MESH = (1, 1)
 def run(
     gpus: Gpus,
     *,
-    asked: Asked,
-    how: How,
+    options: GenerationOptions,
+    how: GpuOptions,
     codes: CompensatedOptions,
     micro_batches: Annotated[
         int | None, "groups of prompts, or parts of one, in a pipeline  [default: --pp]", AtLeast(1)
@@ -57,20 +57,20 @@ def run(
       meshrt run llama3-70b --on gpu --tp 8 --payload none --context 4096 --max-new-tokens 3 --layers-run 2
     """
     if gpus.pp * gpus.dp > 1:
-        return {**in_groups(gpus, asked, how, codes, micro_batches), "scheme": how.scheme, "kv": how.kv}
+        return {**in_groups(gpus, options, how, codes, micro_batches), "scheme": how.scheme, "kv": how.kv}
     if micro_batches is not None:
         raise UsageError("--micro-batches is for pipelines: give --pp")
-    if asked.prompts is not None:
-        steps, _, reports, count, more = together(gpus, asked, how, codes, Limits())
+    if options.prompts is not None:
+        steps, _, reports, count, more = together(gpus, options, how, codes, Limits())
         return {
             "requests": reports, "layers": count, "scheme": how.scheme, "kv": how.kv,
             "kv_blocks": steps.cache.pages.blocks, "block_size": how.block_size, "plans": steps.recorded, **more,
         }  # fmt: skip
-    text = write(gpus, asked, how, codes)
+    text = write(gpus, options, how, codes)
     return {
         **text.report,
         "layers": text.layers,
-        "ttft_seconds": None if asked.context else text.ttft,
+        "ttft_seconds": None if options.context else text.ttft,
         "tpot_seconds": text.tpot,
         "scheme": how.scheme,
         "kv": how.kv,
@@ -102,30 +102,30 @@ class Text:
         return float(gaps.mean()) if len(gaps) else None
 
 
-def write(gpus: Gpus, asked: Asked, how: How, codes: CompensatedOptions) -> Text:
+def write(gpus: Gpus, options: GenerationOptions, how: GpuOptions, codes: CompensatedOptions) -> Text:
     """Generate what is asked for."""
-    folder = find_model(asked.model)
+    folder = find_model(options.model)
     family = read_family(folder, quantized=True)
-    choice = make_choice(asked, gpus.payload, family.stop)
-    shared.check(asked, gpus.payload, len(family.layers))
-    shared.check_trace(asked, gpus.trace_path)
-    shared.check_trace(asked, gpus.maps_path, "--maps")
+    choice = make_choice(options, gpus.payload, family.stop)
+    shared.check(options, gpus.payload, len(family.layers))
+    shared.check_trace(options, gpus.trace_path)
+    shared.check_trace(options, gpus.maps_path, "--maps")
     source = open_weights(gpus, folder, family)
-    family = shaped(gpus, quantized_by_shape(gpus, family, how, codes), how.ratio, asked.layers)
+    family = shaped(gpus, quantized_by_shape(gpus, family, how, codes), how.ratio, options.layers)
     hold, mixing = hold_of(family, how), mixing_of(gpus, family, how)
-    prompt = read_prompt(gpus.control, folder, family.vocabulary, asked)
-    shared.check_positions(asked, gpus.payload, len(prompt), family.max_positions)
-    keep = open_keep(gpus, settings(gpus), family, source, prompt, values_of(asked, how, codes))
-    request = Request(0, prompt.ids or (0,) * prompt.context, asked.max_new_tokens)
+    prompt = read_prompt(gpus.control, folder, family.vocabulary, options)
+    shared.check_positions(options, gpus.payload, len(prompt), family.max_positions)
+    keep = open_keep(gpus, settings(gpus), family, source, prompt, values_of(options, how, codes))
+    request = Request(0, prompt.ids or (0,) * prompt.context, options.max_new_tokens)
     steps = open_model(
         gpus, family, source, how.scheme, how.kv, [request], dtype=how.dtype, layers_run=how.layers_run,
-        block_size=how.block_size, kv_blocks=how.kv_blocks, hold=hold, mixing=mixing, wanted=asked.logits is not None,
+        block_size=how.block_size, kv_blocks=how.kv_blocks, hold=hold, mixing=mixing, wanted=options.logits is not None,
     )  # fmt: skip
     check_room(steps.cache.pages, [request])
     engine = GpuEngine(gpus, steps, request)
-    generation = generate(gpus, engine, prompt, choice, keep, asked.logits is not None)
+    generation = generate(gpus, engine, prompt, choice, keep, options.logits is not None)
     steps.close()
-    write_logits(gpus.control, asked, generation)
+    write_logits(gpus.control, options, generation)
     return Text(
         said(prompt, choice, generation.new),
         len(family.layers),
@@ -135,33 +135,33 @@ def write(gpus: Gpus, asked: Asked, how: How, codes: CompensatedOptions) -> Text
 
 
 def in_groups(
-    gpus: Gpus, asked: Asked, how: How, codes: CompensatedOptions, micro_batches: int | None
+    gpus: Gpus, options: GenerationOptions, how: GpuOptions, codes: CompensatedOptions, micro_batches: int | None
 ) -> dict[str, Any]:  # fmt: skip
     """Generate on replicas of pipelines: what is told of it."""
-    folder = find_model(asked.model)
+    folder = find_model(options.model)
     family = read_family(folder, quantized=True)
-    choice = make_choice(asked, gpus.payload, family.stop)
-    shared.check(asked, gpus.payload, len(family.layers))
+    choice = make_choice(options, gpus.payload, family.stop)
+    shared.check(options, gpus.payload, len(family.layers))
     source = open_weights(gpus, folder, family)
-    family = shaped(gpus, quantized_by_shape(gpus, family, how, codes), how.ratio, asked.layers)
+    family = shaped(gpus, quantized_by_shape(gpus, family, how, codes), how.ratio, options.layers)
     hold = hold_of(family, how)
-    check_pipeline(gpus, family, asked, how)
-    if asked.prompts is None:
-        words = [read_prompt(gpus.control, folder, family.vocabulary, asked)]
+    check_pipeline(gpus, family, options, how)
+    if options.prompts is None:
+        words = [read_prompt(gpus.control, folder, family.vocabulary, options)]
     else:
-        check_several(asked)
-        words = read_prompts(gpus.control, folder, family.vocabulary, asked)
+        check_several(options)
+        words = read_prompts(gpus.control, folder, family.vocabulary, options)
     if len(words) < gpus.dp:
         raise UsageError(f"--dp is {gpus.dp}, and there is a prompt for {len(words)}: give more --prompts")
     requests = [Request(at, each.ids, choice.limit, stop=choice.stop) for at, each in enumerate(words)]
     pipelines = open_pipelines(gpus, family, source, how, requests, hold, micro_batches)
     answer(pipelines, requests)
     reports = answers(gpus, words, choice, requests)
-    one = {key: value for key, value in reports[0].items() if key not in ("itl_seconds", "preemptions")}
-    told_of = {"requests": reports} if asked.prompts is not None else one | {"tpot_seconds": reports[0]["itl_seconds"]}
+    text = {key: value for key, value in reports[0].items() if key not in ("itl_seconds", "preemptions")}
+    text["tpot_seconds"] = reports[0]["itl_seconds"]
     run = [stage.model.layers_run for stage in pipelines.stages[0]]
     return {
-        **told_of,
+        **(text if options.prompts is None else {"requests": reports}),
         "layers": len(family.layers),
         "layers_of_stages": [len(stage.model.family.layers) for stage in pipelines.stages[0]],
         "layers_run": sum(run),

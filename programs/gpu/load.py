@@ -122,20 +122,20 @@ def trace_requests(
         )
     else:
         times = as_fast_as(calls, arrivals.rate) if arrivals.rate else [call.time for call in calls]
-    found = []
+    requests = []
     for at, (call, time) in enumerate(zip(calls, times, strict=True)):
         if call.texts is None:
             prompt, limit = _random_ids(rng, family.vocabulary, call.prompt), call.output
         else:
             ids, answer = (encoded(control, folder, family.vocabulary, text).ids for text in call.texts)
             prompt, limit = array(IDS, ids), len(answer)
-        found.append(Request(at, prompt, limit, float(time), priority=call.priority))
-    fitting = [one for one in found if len(one.prompt) + one.limit <= family.max_positions]
-    left_out = len(found) - len(fitting)
+        requests.append(Request(at, prompt, limit, float(time), priority=call.priority))
+    fitting = [request for request in requests if len(request.prompt) + request.limit <= family.max_positions]
+    left_out = len(requests) - len(fitting)
     if left_out and not (skip_long and fitting):
-        first = next(one for one in found if len(one.prompt) + one.limit > family.max_positions)
+        first = next(request for request in requests if len(request.prompt) + request.limit > family.max_positions)
         raise UsageError(
-            f"{left_out} of {len(found)} requests of the trace are longer than the model's {family.max_positions}"
+            f"{left_out} of {len(requests)} requests of the trace are longer than the model's {family.max_positions}"
             f" positions, the first has {len(first.prompt)} + {first.limit}: take a model with more, or --skip-long"
         )
     return fitting, left_out
@@ -183,22 +183,22 @@ def served_tokens(requests: Sequence[Request], computed: int) -> dict[str, int]:
     `discarded`, once each."""
     return {
         "tokens_computed": computed,
-        "tokens_hit": sum(one.hit for one in requests),
-        "tokens_discarded": sum(one.discarded for one in requests),
+        "tokens_hit": sum(request.hit for request in requests),
+        "tokens_discarded": sum(request.discarded for request in requests),
     }
 
 
 def by_priority(requests: Sequence[Request]) -> dict[str, Any]:
     """Figures of each priority."""
     of_each: dict[int, list[Request]] = {}
-    for one in sorted(requests, key=lambda one: one.priority):
-        of_each.setdefault(one.priority, []).append(one)
+    for request in sorted(requests, key=lambda request: request.priority):
+        of_each.setdefault(request.priority, []).append(request)
     return {
         str(priority): {
             "completed": len(own),
-            "preemptions": sum(one.preemptions for one in own),
-            "ttft_ms": spread([one.times[0] - one.begin for one in own]),
-            "e2el_ms": spread([one.times[-1] - one.begin for one in own]),
+            "preemptions": sum(request.preemptions for request in own),
+            "ttft_ms": spread([request.times[0] - request.begin for request in own]),
+            "e2el_ms": spread([request.times[-1] - request.begin for request in own]),
         }
         for priority, own in of_each.items()
     }

@@ -43,12 +43,12 @@ def parse_metrics(text: str) -> list[str]:
 
 def parse_percentiles(text: str) -> list[float]:
     try:
-        found = [float(part) for part in text.split(",")]
+        percentiles = [float(part) for part in text.split(",")]
     except ValueError:
-        found = [-1.0]
-    if not all(0 <= one <= 100 for one in found):
+        percentiles = [-1.0]
+    if not all(0 <= percentile <= 100 for percentile in percentiles):
         raise UsageError(f"--metric-percentiles is {text!r}; give numbers from 0 to 100, such as 25,50,99")
-    return found
+    return percentiles
 
 
 def vllm_figures(
@@ -57,16 +57,18 @@ def vllm_figures(
 ) -> dict[str, Any]:  # fmt: skip
     """What `vllm bench serve` writes of requests that were served from `start` on."""
     duration = max(request.times[-1] for request in requests) - start
-    inputs, outputs = (sum(map(len, parts)) for parts in zip(*((one.prompt, one.new) for one in requests), strict=True))
+    inputs, outputs = (
+        sum(map(len, parts)) for parts in zip(*((request.prompt, request.new) for request in requests), strict=True)
+    )
     values = {
-        "ttft": [one.times[0] - one.begin for one in requests],
-        "tpot": [_tpot(one) for one in requests if len(one.times) > 1],
-        "itl": np.concatenate([np.diff(one.times) for one in requests]).tolist(),
-        "e2el": [one.times[-1] - one.begin for one in requests],
+        "ttft": [request.times[0] - request.begin for request in requests],
+        "tpot": [_tpot(request) for request in requests if len(request.times) > 1],
+        "itl": np.concatenate([np.diff(request.times) for request in requests]).tolist(),
+        "e2el": [request.times[-1] - request.begin for request in requests],
     }
-    of_all = values | {"tpot": [_tpot(one) if len(one.times) > 1 else 0.0 for one in requests]}
+    of_all = values | {"tpot": [_tpot(request) if len(request.times) > 1 else 0.0 for request in requests]}
     good = sum(all(of_all[name][at] <= most for name, most in goodput.items()) for at in range(len(requests)))
-    told: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "duration": duration,
         "failed": 0,
         "total_input_tokens": inputs,
@@ -78,8 +80,8 @@ def vllm_figures(
         **_peaks(requests),
     }
     for name in metrics:
-        told |= _spread(name, 1e3 * np.asarray(values[name] or [0.0]), percentiles)
-    return told
+        figures |= _spread(name, 1e3 * np.asarray(values[name] or [0.0]), percentiles)
+    return figures
 
 
 def _tpot(request: Request) -> float:
@@ -87,16 +89,18 @@ def _tpot(request: Request) -> float:
 
 
 def _spread(name: str, values: np.ndarray, percentiles: Sequence[float]) -> dict[str, float]:
-    found = {"mean": values.mean(), "median": np.median(values), "std": values.std()}
-    found |= {f"p{at:g}": np.percentile(values, at) for at in percentiles}
-    return {f"{what}_{name}_ms": float(value) for what, value in found.items()}
+    statistics = {"mean": values.mean(), "median": np.median(values), "std": values.std()}
+    statistics |= {f"p{at:g}": np.percentile(values, at) for at in percentiles}
+    return {f"{statistic}_{name}_ms": float(value) for statistic, value in statistics.items()}
 
 
 def _peaks(requests: Sequence[Request]) -> dict[str, Any]:
     """Most tokens in a second, and most requests that were open at once: one that ends when another is sent is not."""
-    first = min(one.begin for one in requests)
-    seconds = np.concatenate([np.asarray(one.times) - first for one in requests]).astype(np.int64)
-    ends = sorted((time, change) for one in requests for time, change in ((one.begin, 1), (one.times[-1], -1)))
+    first = min(request.begin for request in requests)
+    seconds = np.concatenate([np.asarray(request.times) - first for request in requests]).astype(np.int64)
+    ends = sorted(
+        (time, change) for request in requests for time, change in ((request.begin, 1), (request.times[-1], -1))
+    )
     return {
         "max_output_tokens_per_s": float(np.bincount(seconds).max()),
         "max_concurrent_requests": int(np.cumsum([change for _, change in ends]).max()),
@@ -109,7 +113,7 @@ def _peaks(requests: Sequence[Request]) -> dict[str, Any]:
 def lock_step(requests: Sequence[Request], concurrency: int | None) -> float | None:
     """Of a closed loop: the share of requests, after each client's first, whose first token came in one step with those
     of half of all clients or more. None of an open loop, or where no client had a second request."""
-    later = sorted(one.times[0] for one in requests)[concurrency:] if concurrency and concurrency > 1 else []
+    later = sorted(request.times[0] for request in requests)[concurrency:] if concurrency and concurrency > 1 else []
     if not later:
         return None
     assert concurrency is not None
@@ -121,16 +125,16 @@ def wait_growth(requests: Sequence[Request]) -> float | None:
     """Seconds that a request waited longer for the server for each second that it was sent later: the slope of the line
     of least squares. Where requests come faster than they are served, r for each that is, it is r - 1. None where they
     came at once, or in less time than two of the shortest take."""
-    sent = np.asarray([one.begin for one in requests])
-    waited = np.asarray([(one.admitted or 0.0) - one.begin for one in requests])
+    sent = np.asarray([request.begin for request in requests])
+    waited = np.asarray([(request.admitted or 0.0) - request.begin for request in requests])
     apart = sent - sent.mean()
-    shortest = min(one.times[-1] - one.begin for one in requests)
+    shortest = min(request.times[-1] - request.begin for request in requests)
     return float((apart * waited).sum() / (apart * apart).sum()) if np.ptp(sent) > 2 * shortest else None
 
 
-def warnings(told: Mapping[str, Any]) -> list[str]:
+def warnings(figures: Mapping[str, Any]) -> list[str]:
     """What has to be said of a load, in words."""
-    share, growth, lines = told["lock_step"], told["wait_growth"], []
+    share, growth, lines = figures["lock_step"], figures["wait_growth"], []
     if share is not None and share >= TOGETHER:
         lines.append(
             f"{share:.0%} of the requests began in one step with those of half of all clients: the closed loop runs in"

@@ -11,7 +11,7 @@ from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.family import Family
 from meshrt.models.matrix import Experts
-from meshrt.programs.gpu.options import How
+from meshrt.programs.gpu.options import GpuOptions
 from meshrt.programs.routing import Routing, imbalance, make_routing
 from meshrt.programs.shares import part
 from meshrt.records import dataclass
@@ -57,7 +57,7 @@ class Mixing:
         return np.flatnonzero(self.owner[layer] == gpu).tolist()
 
 
-def mixing_of(gpus: Gpus, family: Family, how: How) -> Mixing | None:
+def mixing_of(gpus: Gpus, family: Family, how: GpuOptions) -> Mixing | None:
     """As it was asked for; None of a model without experts. UsageError."""
     mixtures = [layer.mlp for layer in family.layers if isinstance(layer.mlp, Experts)]
     if not mixtures:
@@ -69,7 +69,7 @@ def mixing_of(gpus: Gpus, family: Family, how: How) -> Mixing | None:
             if given:
                 raise UsageError(f"{name} is about the experts of a model, and this one has none")
         return None
-    one, count = mixtures[0], len(mixtures[0].experts)
+    moe, count = mixtures[0], len(mixtures[0].experts)
     if gpus.static and how.experts == "alltoall":
         raise UsageError(
             "--static: what GPUs send each other with --experts alltoall has other sizes at each step; take tensor or"
@@ -77,11 +77,11 @@ def mixing_of(gpus: Gpus, family: Family, how: How) -> Mixing | None:
         )
     if how.scheme != "dense" and any(matrix.rank for each in mixtures for matrix in each.matrices()):
         raise UsageError("the model has experts in two factors; give --scheme dense, which multiplies them out")
-    if how.capacity is not None and how.capacity > count / one.top:
+    if how.capacity is not None and how.capacity > count / moe.top:
         raise UsageError(
-            f"--capacity is {how.capacity:g}; it is {count / one.top:g} at most: then an expert has room for all tokens"
+            f"--capacity is {how.capacity:g}; it is {count / moe.top:g} at most: then an expert has room for all tokens"
         )
-    check_columns(one, gpus.count, how.experts)
+    check_columns(moe, gpus.count, how.experts)
     if how.place != "contiguous" and how.experts == "tensor":
         raise UsageError("--place frequency: with --experts tensor every GPU has a part of every expert")
     if gpus.payload and how.routing is not None and how.place == "contiguous":
@@ -90,23 +90,23 @@ def mixing_of(gpus: Gpus, family: Family, how: How) -> Mixing | None:
         raise UsageError("--place frequency: with numbers, say how often experts are chosen: --routing FILE")
     if how.routing_seed and gpus.payload and not (how.routing or "").startswith(("zipf:", "lognormal")):
         raise UsageError("--routing-seed: nothing is drawn here; it goes with --payload none, or --routing zipf:S")
-    routing = make_routing(how.routing or "uniform", len(mixtures), count, one.top, how.routing_seed)
+    routing = make_routing(how.routing or "uniform", len(mixtures), count, moe.top, how.routing_seed)
     owner = np.stack([
         placed(how.place, gpus.count, frequency) for frequency in routing.frequency
     ])  # fmt: skip
     loads = Loads(np.zeros((len(mixtures), count), np.int64), np.zeros(len(mixtures), np.int64))
     return Mixing(
-        how.experts, how.place, owner, one.top, how.capacity, None if gpus.payload else routing, loads
+        how.experts, how.place, owner, moe.top, how.capacity, None if gpus.payload else routing, loads
     )  # fmt: skip
 
 
-def check_columns(one: Experts, count: int, layout: str) -> None:
+def check_columns(mixture: Experts, count: int, layout: str) -> None:
     """UsageError where matrices have too few columns for all GPUs."""
-    inner = one.experts[0].down.rows
+    inner = mixture.experts[0].down.rows
     if layout == "tensor" and inner < count:
         raise UsageError(f"--tp is {count}; an expert has {inner} columns: give --experts replicated, or alltoall")
-    if layout != "alltoall" and one.shared is not None and one.shared.down.rows < count:
-        raise UsageError(f"--tp is {count}; the shared expert has {one.shared.down.rows} columns")
+    if layout != "alltoall" and mixture.shared is not None and mixture.shared.down.rows < count:
+        raise UsageError(f"--tp is {count}; the shared expert has {mixture.shared.down.rows} columns")
 
 
 def placed(place: str, count: int, frequency: Sequence[float] | NDArray[Any]) -> NDArray[np.intp]:
@@ -136,13 +136,13 @@ def describe(gpus: Gpus, mixing: Mixing) -> dict[str, Any]:
 def restore(gpus: Gpus, mixing: Mixing, facts: Mapping[str, Any]) -> None:
     """Go on from there; rank 0 stands for what all had found."""
     mixing.loads.steps = int(facts["steps"])
-    for target, found in ((mixing.loads.tokens, facts["tokens"]), (mixing.loads.hit, facts["hit"])):
-        target[...] = np.array(found, np.int64) if gpus.control.rank == 0 else 0
+    for target, counts in ((mixing.loads.tokens, facts["tokens"]), (mixing.loads.hit, facts["hit"])):
+        target[...] = np.array(counts, np.int64) if gpus.control.rank == 0 else 0
 
 
 def _loads(gpus: Gpus, mixing: Mixing) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Tokens and hits, of all ranks, on all."""
-    tokens, hit = (gpus.control.allreduce(one, sum) for one in (mixing.loads.tokens, mixing.loads.hit))
+    tokens, hit = (gpus.control.allreduce(counts, sum) for counts in (mixing.loads.tokens, mixing.loads.hit))
     return tokens, hit
 
 
@@ -151,7 +151,7 @@ def told_experts(gpus: Gpus, mixing: Mixing | None, family: Family, layers_run: 
     if mixing is None:
         return {}
     layers = sum(isinstance(layer.mlp, Experts) for layer in family.layers[:layers_run])
-    tokens, hit = (one[:layers] for one in _loads(gpus, mixing))
+    tokens, hit = (counts[:layers] for counts in _loads(gpus, mixing))
     counted = {
         name: gpus.control.allreduce(sum(gpu.counters.tally.get(name, 0) for gpu in gpus.mine), sum)
         for name in ("expert_rows", "expert_padding")

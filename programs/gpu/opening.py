@@ -24,9 +24,9 @@ def open_weights(gpus: Gpus, folder: Path, family: Family) -> Checkpoint | None:
     if not gpus.payload:
         return None
     checkpoint = checked_checkpoint(folder, family.config)
-    for one in (matrix for layer in family.layers for matrix in layer.matrices()):
-        if isinstance(one.form, Quantized):
-            check_tensors(checkpoint, one.name, one.form, one.columns, one.rows)
+    for matrix in (matrix for layer in family.layers for matrix in layer.matrices()):
+        if isinstance(matrix.form, Quantized):
+            check_tensors(checkpoint, matrix.name, matrix.form, matrix.columns, matrix.rows)
     return checkpoint
 
 

@@ -11,7 +11,7 @@ Model = Annotated[str, "a packaged model's name, or a Hugging Face folder: LLaMA
 
 
 @dataclass(frozen=True, kw_only=True)
-class How:
+class GpuOptions:
     """Options of all of them: how a model lies on GPUs, and is computed."""
 
     scheme: Annotated[

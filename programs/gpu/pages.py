@@ -24,8 +24,8 @@ from meshrt.records import dataclass
 class Pages:
     """`blocks` physical blocks, without block 0, and the block table of each sequence that has some.
 
-    With `keeps` full blocks are kept for others: `known` has those of each name, `names` the other way round, `owners`
-    how many sequences more than one have a block, and `idle` those that none has, the oldest first.
+    With `keeps` full blocks are kept for others: `by_name` has those of each name, `names` the other way round,
+    `owners` how many sequences more than one have a block, and `idle` those that none has, the oldest first.
     """
 
     blocks: int
@@ -33,7 +33,7 @@ class Pages:
     keeps: bool = False
     free: list[int] = field(init=False)
     tables: dict[int, list[int]] = field(default_factory=dict)
-    known: dict[bytes, int] = field(default_factory=dict)
+    by_name: dict[bytes, int] = field(default_factory=dict)
     names: dict[int, bytes] = field(default_factory=dict)
     owners: dict[int, int] = field(default_factory=dict)
     idle: dict[int, None] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Pages:
             return heapq.heappop(self.free)
         block = next(iter(self.idle))
         del self.idle[block]
-        del self.known[self.names.pop(block)]
+        del self.by_name[self.names.pop(block)]
         return block
 
     def release(self, sequence: int) -> None:
@@ -104,9 +104,9 @@ class Pages:
         shared: list[int] = []
         if self.keeps:
             for name in self._names(ids, 0, (len(ids) - 1) // self.size, b""):
-                if name not in self.known:
+                if name not in self.by_name:
                     break
-                shared.append(self.known[name])
+                shared.append(self.by_name[name])
         hit = len(shared) * self.size
         tokens = len(ids) + 1 if left is None else min(len(ids), hit + left)
         return hit if self._give(sequence, tokens, shared) else None
@@ -118,8 +118,8 @@ class Pages:
         for name in self._names(ids, len(chain), cached // self.size, chain[-1] if chain else b""):
             block = self.tables[sequence][len(chain)]
             chain.append(name)
-            if name not in self.known:
-                self.known[name], self.names[block] = block, name
+            if name not in self.by_name:
+                self.by_name[name], self.names[block] = block, name
 
     def _names(self, ids: "array[int]", first: int, end: int, before: bytes) -> Iterator[bytes]:
         """Of the blocks from `first` to `end` of these tokens; `before` is the name of the one in front."""

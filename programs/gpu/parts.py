@@ -25,15 +25,17 @@ class Parts:
         pages = cache.pages
         self.cache, self.family = cache, model.family
         self.costs: list[tuple[Gpu, Heads, int | None, Cost]] = []  # of attention
-        self.spans = [(one.begin, len(one.tokens)) for one in sequences]
+        self.spans = [(sequence.begin, len(sequence.tokens)) for sequence in sequences]
         self.ends = tuple(np.cumsum([end - begin for begin, end in self.spans]).tolist())
-        self.tokens = np.concatenate([np.asarray(one.tokens[one.begin :]) for one in sequences])
+        self.tokens = np.concatenate([np.asarray(sequence.tokens[sequence.begin :]) for sequence in sequences])
         self.loaded = len(self.tokens)
         positions = np.concatenate([np.arange(*span) for span in self.spans])
         self.position_rows = positions + model.family.position_offset
         self.last: np.ndarray | None = np.asarray(self.ends) - 1
-        self.slots = np.concatenate([pages.slots_of(one.number, one.begin, len(one.tokens)) for one in sequences])
-        tables = [pages.tables[one.number][: pages.needed(len(one.tokens))] for one in sequences]
+        self.slots = np.concatenate(
+            [pages.slots_of(sequence.number, sequence.begin, len(sequence.tokens)) for sequence in sequences]
+        )
+        tables = [pages.tables[sequence.number][: pages.needed(len(sequence.tokens))] for sequence in sequences]
         self.squeezed: Squeezed | None = None
         if cache.low_rank:
             self.squeezed = Squeezed(gpus, model, cache, min(sum(map(len, tables)), pages.blocks))
@@ -46,7 +48,7 @@ class Parts:
         ]
 
     def instead(self, sequences: Sequence[Tokens]) -> None:
-        self.spans = [(one.begin, len(one.tokens)) for one in sequences]
+        self.spans = [(sequence.begin, len(sequence.tokens)) for sequence in sequences]
         for gpu, heads, window, cost in self.costs:
             self._price(gpu, heads, window, cost)
 

@@ -21,13 +21,13 @@ from meshrt.gpu.stages import Sent, arrive, pass_on, tensor_groups
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.family import Family, first_unlike
 from meshrt.models.matrix import Mlp
-from meshrt.programs.generation.options import Asked
+from meshrt.programs.generation.options import GenerationOptions
 from meshrt.programs.gpu.batch import Prompts, Tokens
 from meshrt.programs.gpu.cache import Cache, make_pools
 from meshrt.programs.gpu.coded import Hold
 from meshrt.programs.gpu.forward import Ahead, head_of, through
 from meshrt.programs.gpu.newtokens import NewTokens
-from meshrt.programs.gpu.options import How
+from meshrt.programs.gpu.options import GpuOptions
 from meshrt.programs.gpu.pages import Pages
 from meshrt.programs.gpu.parts import Parts
 from meshrt.programs.gpu.request import Request, check_lengths, check_room
@@ -60,40 +60,43 @@ class Pipelines:
     micro_batches: int
 
 
-def check_pipeline(gpus: Gpus, family: Family, asked: Asked, how: How) -> None:
+def check_pipeline(gpus: Gpus, family: Family, options: GenerationOptions, how: GpuOptions) -> None:
     """UsageError for what cannot be combined with --pp and --dp."""
     refused = {
         "--static records one group's kernels": gpus.static,
         f"--kv {how.kv} keeps latents": how.kv != "dense",
         "--scheme overlapped has a second stream": how.scheme == "overlapped",
-        "--checkpoint keeps the state of one group": asked.checkpoint is not None,
-        "--logits are of one group": asked.logits is not None,
-        "--temperature draws by one group's logits": bool(asked.temperature),
-        "--context has no prompt to share out": bool(asked.context),
+        "--checkpoint keeps the state of one group": options.checkpoint is not None,
+        "--logits are of one group": options.logits is not None,
+        "--temperature draws by one group's logits": bool(options.temperature),
+        "--context has no prompt to share out": bool(options.context),
         "the model has experts": any(not isinstance(layer.mlp, Mlp) for layer in family.layers),
     }
-    for what, there in refused.items():
-        if there:
-            raise UsageError(f"--pp and --dp: {what}; leave one of the two away")
+    for clash, given in refused.items():
+        if given:
+            raise UsageError(f"--pp and --dp: {clash}; leave one of the two away")
     if gpus.pp > len(family.layers):
         raise UsageError(f"--pp is {gpus.pp}; the model has {len(family.layers)} layers, one for each stage at least")
 
 
 def open_pipelines(
-    gpus: Gpus, family: Family, source: Checkpoint | None, how: How, requests: Sequence[Request], hold: Hold,
+    gpus: Gpus, family: Family, source: Checkpoint | None, how: GpuOptions, requests: Sequence[Request], hold: Hold,
     micro_batches: int | None,
 ) -> Pipelines:  # fmt: skip
     """The model on all stages. UsageError, LimitError, ModelError."""
     check_lengths(family, requests)
     if gpus.payload and how.layers_run is not None:
         raise UsageError("--layers-run is for shapes: add --payload none")
-    kind, longest = storage_type(how.dtype or family.dtype), max(len(one.prompt) + one.limit for one in requests)
+    kind, longest = (
+        storage_type(how.dtype or family.dtype),
+        max(len(request.prompt) + request.limit for request in requests),
+    )
     for gpu in gpus.mine:
         gpu.dtype = kind
     replicas = []
     for number, groups in enumerate(tensor_groups(gpus)):
         own = requests[number :: gpus.dp]
-        needed = sum(-(-(len(one.prompt) + one.limit) // how.block_size) for one in own)
+        needed = sum(-(-(len(request.prompt) + request.limit) // how.block_size) for request in own)
         pages = Pages(max(needed, 1) if how.kv_blocks is None else how.kv_blocks, how.block_size)
         check_room(pages, own)
         if needed > pages.blocks:
@@ -105,7 +108,7 @@ def open_pipelines(
 
 
 def _stage(
-    group: Gpus, family: Family, source: Checkpoint | None, how: How, pages: Pages, positions: int, hold: Hold,
+    group: Gpus, family: Family, source: Checkpoint | None, how: GpuOptions, pages: Pages, positions: int, hold: Hold,
     at: int, stages: int,
 ) -> Stage:  # fmt: skip
     own = part(at, stages, len(family.layers))
@@ -135,16 +138,16 @@ def answer(pipelines: Pipelines, requests: Sequence[Request]) -> None:
         for request in own:
             stages[0].cache.pages.reserve(request.number, len(request.prompt) + request.limit)
     groups = [_cut(own, pipelines.micro_batches) for own in owns]
-    backs = Backs({one.number: each[0].number for group in groups for each in group for one in each}, {})
-    with gpus.phase("prefill", sum(len(one.prompt) for one in requests)):
+    backs = Backs({request.number: each[0].number for group in groups for each in group for request in each}, {})
+    with gpus.phase("prefill", sum(len(request.prompt) for request in requests)):
         _step(pipelines, [_prompts(pipelines, own) for own in owns], backs)
-    if not all(one.done for one in requests):
-        before = sum(len(one.new) for one in requests)
+    if not all(request.done for request in requests):
+        before = sum(len(request.new) for request in requests)
         with gpus.phase("decode"):
-            while not all(one.done for one in requests):
+            while not all(request.done for request in requests):
                 news = [[_news(each) for each in group] for group in groups]
-                _step(pipelines, [[one for one in own if one] for own in news], backs)
-        gpus.phases["decode"].tokens += sum(len(one.new) for one in requests) - before
+                _step(pipelines, [[pieces for pieces in own if pieces] for own in news], backs)
+        gpus.phases["decode"].tokens += sum(len(request.new) for request in requests) - before
     gpus.sampled = any(stage.gpus.sampled for stages in pipelines.stages for stage in stages)
 
 
@@ -164,33 +167,33 @@ def _cut(requests: Sequence[Request], groups: int) -> list[Sequence[Request]]:
 def _prompts(pipelines: Pipelines, requests: Sequence[Request]) -> list[Pieces]:
     """Prompts in groups; of fewer prompts than micro-batches each in as many parts as there are for it."""
     if not requests or len(requests) >= pipelines.micro_batches:
-        return [[(one, one.tokens()) for one in group] for group in _cut(requests, pipelines.micro_batches)]
+        return [[(request, request.tokens()) for request in group] for group in _cut(requests, pipelines.micro_batches)]
     pieces: list[Pieces] = []
-    for at, one in enumerate(requests):
+    for at, request in enumerate(requests):
         share = part(at, len(requests), pipelines.micro_batches)
-        parts = min(share.stop - share.start, len(one.prompt))
-        ends = [len(one.prompt) * piece // parts for piece in range(parts + 1)]
-        pieces += [[(one, Tokens(one.number, one.prompt[:end], begin))] for begin, end in pairwise(ends)]
+        parts = min(share.stop - share.start, len(request.prompt))
+        ends = [len(request.prompt) * piece // parts for piece in range(parts + 1)]
+        pieces += [[(request, Tokens(request.number, request.prompt[:end], begin))] for begin, end in pairwise(ends)]
     return pieces
 
 
 def _news(requests: Sequence[Request]) -> Pieces:
-    return [(one, one.tokens()) for one in requests if not one.done]
+    return [(request, request.tokens()) for request in requests if not request.done]
 
 
 def _step(pipelines: Pipelines, batches: Sequence[Sequence[Pieces]], backs: Backs) -> None:
     """Micro-batches of all replicas through their stages; whoever has all its tokens in the cache gets the next one."""
-    found: dict[int, tuple[int, float]] = {}
+    next_tokens: dict[int, tuple[int, float]] = {}
     for stages, own in zip(pipelines.stages, batches, strict=True):
         for pieces in own:
-            found |= _flow(pipelines.gpus, stages, pieces, backs)
-    shares = pipelines.gpus.control.gather(found)
+            next_tokens |= _flow(pipelines.gpus, stages, pieces, backs)
+    shares = pipelines.gpus.control.gather(next_tokens)
     everywhere: dict[int, tuple[int, float]] = {}
-    for number, (token, time) in (one for share in shares or () for one in share.items()):
+    for number, (token, time) in (item for share in shares or () for item in share.items()):
         everywhere[number] = token, max(time, everywhere.get(number, (0, 0.0))[1])  # of GPUs on several ranks
     everywhere = pipelines.gpus.control.bcast(everywhere)
     for own in batches:
-        for request, tokens in (one for pieces in own for one in pieces):
+        for request, tokens in (piece for pieces in own for piece in pieces):
             request.cached = len(tokens.tokens)
             if request.cached == len(request):
                 token, time = everywhere[request.number]
@@ -202,14 +205,14 @@ def _flow(gpus: Gpus, stages: Sequence[Stage], pieces: Pieces, backs: Backs) -> 
     """One micro-batch through all stages: the tokens that a hosted GPU of the last one found, and when."""
     sequences, group = [tokens for _, tokens in pieces], backs.batches[pieces[0][0].number]
     xs: list[np.ndarray] | None = None
-    found: dict[int, tuple[int, float]] = {}
-    known = max((time for one, _ in pieces for time in one.times[-1:]), default=0.0)
+    next_tokens: dict[int, tuple[int, float]] = {}
+    ready = max((time for request, _ in pieces for time in request.times[-1:]), default=0.0)
     with ExitStack() as scopes:
         for at, stage in enumerate(stages):
             scopes.enter_context(stage.gpus.scope())
             batch = _batch(stage, sequences)
             for gpu in stage.gpus.mine:
-                gpu.host_clock = max(gpu.host_clock, known)
+                gpu.host_clock = max(gpu.host_clock, ready)
             if at == 0 and group in backs.sent:
                 arrive(stage.gpus, backs.sent.pop(group))
             if at:
@@ -218,25 +221,27 @@ def _flow(gpus: Gpus, stages: Sequence[Stage], pieces: Pieces, backs: Backs) -> 
             if stage.gpus.mine:
                 xs = through(stage.gpus, stage.model, batch, xs)
         last = stages[-1]
-        ended = [place for place, (one, tokens) in enumerate(pieces) if len(tokens.tokens) == len(one)]
+        ended = [place for place, (request, tokens) in enumerate(pieces) if len(tokens.tokens) == len(request)]
         if not ended:
-            return found
+            return next_tokens
         ids: list[np.ndarray] = []
         if last.gpus.mine:
             ahead = head_of(last.gpus, last.model, batch, xs or [])
-            ids = [one[: len(pieces)] for one in ahead.ids]
-            found = _found(gpus, last, pieces, ahead)
+            ids = [tokens[: len(pieces)] for tokens in ahead.ids]
+            next_tokens = _found(gpus, last, pieces, ahead)
         if len(stages) > 1:
             backs.sent[group] = pass_on(gpus, last.gpus, stages[0].gpus, ids, (len(pieces),), np.float32)
-    return found
+    return next_tokens
 
 
 def _batch(stage: Stage, sequences: Sequence[Tokens]) -> Prompts | Parts | NewTokens:
-    if all(one.begin == 0 for one in sequences):
+    if all(sequence.begin == 0 for sequence in sequences):
         return Prompts(stage.model, stage.cache, sequences)
-    if any(len(one.tokens) > one.begin + 1 for one in sequences) or not all(one.begin for one in sequences):
+    if any(len(sequence.tokens) > sequence.begin + 1 for sequence in sequences) or not all(
+        sequence.begin for sequence in sequences
+    ):
         return Parts(stage.gpus, stage.model, stage.cache, sequences)
-    blocks = [stage.cache.pages.needed(len(one.tokens)) for one in sequences]
+    blocks = [stage.cache.pages.needed(len(sequence.tokens)) for sequence in sequences]
     batch = NewTokens(stage.gpus, stage.model, stage.cache, len(sequences), max(blocks), sum(blocks))
     batch.load(sequences)
     return batch
@@ -248,4 +253,4 @@ def _found(gpus: Gpus, last: Stage, pieces: Pieces, ahead: Ahead) -> dict[int, t
         raise UsageError("no token can be picked: a logit is infinite or not a number; --dtype float32 has most room")
     now = max(gpu.now for gpu in last.gpus.mine)
     tokens = ahead.ids[0][: len(pieces)] if gpus.payload else np.zeros(len(pieces))
-    return {one.number: (int(token), now) for (one, _), token in zip(pieces, tokens, strict=True)}
+    return {request.number: (int(token), now) for (request, _), token in zip(pieces, tokens, strict=True)}

@@ -40,10 +40,10 @@ def planned_experts(
     feeds = [shard.experts[expert] for expert in own]
     parts = [slice(at * room, (at + 1) * room) for at in range(len(own))]
     wide = gpu.new(size, feeds[0].inner.shape[1])
-    grouped(gpu, [collected[part] for part in parts], [one.inner for one in feeds], [wide[part] for part in parts])
+    grouped(gpu, [collected[part] for part in parts], [feed.inner for feed in feeds], [wide[part] for part in parts])
     inner = activated(gpu, wide, feeds[0].columns)
     out = gpu.new(size, hidden)
-    grouped(gpu, [inner[part] for part in parts], [one.down for one in feeds], [out[part] for part in parts])
+    grouped(gpu, [inner[part] for part in parts], [feed.down for feed in feeds], [out[part] for part in parts])
     cost = gpu.cost(2 * size * hidden, item * (size + rows) * hidden + slots.nbytes + chosen.nbytes + shares.nbytes)
     return gpu.launch(_combine, y, out, shares, chosen, slots, own, cost=cost)
 
@@ -53,8 +53,8 @@ def _count(
 ) -> None:
     """What a replay did, by what its tokens chose; by shape, by what is drawn for them."""
     rows, loads = loaded(), mixing.loads
-    found = chosen[:rows] if mixing.routing is None else mixing.routing.draw(shard.number, loads.steps - 1, rows)
-    tokens = np.bincount(np.asarray(found).reshape(-1), minlength=len(shard.one.experts))[[*shard.experts]]
+    choices = chosen[:rows] if mixing.routing is None else mixing.routing.draw(shard.number, loads.steps - 1, rows)
+    tokens = np.bincount(np.asarray(choices).reshape(-1), minlength=len(shard.whole.experts))[[*shard.experts]]
     limit = mixing.limit(rows)
     kept = tokens if limit is None else np.minimum(tokens, limit)
     if counts:

@@ -9,11 +9,11 @@ from meshrt.models.quantize.form import Quantized, common_group
 from meshrt.models.quantize.sizes import bytes_of
 from meshrt.programs import quantizing
 from meshrt.programs.gpu.coded import Hold
-from meshrt.programs.gpu.options import How
+from meshrt.programs.gpu.options import GpuOptions
 from meshrt.programs.quantizing import CompensatedOptions
 
 
-def quantized_by_shape(gpus: Gpus, family: Family, how: How, codes: CompensatedOptions) -> Family:
+def quantized_by_shape(gpus: Gpus, family: Family, how: GpuOptions, codes: CompensatedOptions) -> Family:
     """The model with all matrices of its layers in --bits, and compensators of --ranks. UsageError, ModelError."""
     if codes.bits is not None and how.ratio is not None:
         raise UsageError(
@@ -23,20 +23,20 @@ def quantized_by_shape(gpus: Gpus, family: Family, how: How, codes: CompensatedO
     return family if config is family.config else family_of(config)
 
 
-def hold_of(family: Family, how: How) -> Hold:
+def hold_of(family: Family, how: GpuOptions) -> Hold:
     """How the codes of this model are computed with. UsageError for options that would change nothing."""
-    found = forms(family)
+    quantized = forms(family)
     for name, given in (
         ("--unfused", how.unfused), ("--compensators", how.compensators != "apart"),
         ("--compensator-memory", how.compensator_memory != "stored"),
     ):  # fmt: skip
-        if given and not found:
+        if given and not quantized:
             raise UsageError(f"{name} is about the codes of a quantized model, and this one has none")
-        if given and name != "--unfused" and not any(form.rank for form in found):
+        if given and name != "--unfused" and not any(form.rank for form in quantized):
             raise UsageError(f"{name}: the model's matrices have no compensators; leave it away")
     if how.unfused and how.compensators == "fused":
         raise UsageError("--compensators fused: with --unfused they are added to the matrix; leave one of the two away")
-    if how.compensator_memory == "float16" and found[0].compensator_bits == 16:
+    if how.compensator_memory == "float16" and quantized[0].compensator_bits == 16:
         raise UsageError("--compensator-memory float16: in this model they are in float16 as stored; leave it away")
     return Hold("unfused" if how.unfused else how.compensators, how.compensator_memory == "float16")
 
@@ -44,17 +44,17 @@ def hold_of(family: Family, how: How) -> Hold:
 def told(family: Family, hold: Hold) -> dict[str, Any]:
     """What the result says of a quantized model; nothing of another. Bytes are those of the whole layers as they are in
     a folder; what a GPU holds of them is in its memory, by name."""
-    found = [one for layer in family.layers for one in layer.matrices() if isinstance(one.form, Quantized)]
-    if not found:
+    matrices = [matrix for layer in family.layers for matrix in layer.matrices() if isinstance(matrix.form, Quantized)]
+    if not matrices:
         return {}
-    form = found[0].form
+    form = matrices[0].form
     assert isinstance(form, Quantized)
     codes = compensators = half = 0
-    for one in found:
-        assert isinstance(one.form, Quantized)
-        codes += bytes_of(one.form.codes(one.columns, one.rows))
-        compensators += bytes_of(one.form.compensator(one.columns, one.rows))
-        half += 2 * one.form.rank * (one.rows + one.columns)
+    for matrix in matrices:
+        assert isinstance(matrix.form, Quantized)
+        codes += bytes_of(matrix.form.codes(matrix.columns, matrix.rows))
+        compensators += bytes_of(matrix.form.compensator(matrix.columns, matrix.rows))
+        half += 2 * matrix.form.rank * (matrix.rows + matrix.columns)
     return {
         "quantized": {
             "bits": form.bits, "group": common_group(forms(family)), "symmetric": form.symmetric, "kernel": hold.way,
@@ -67,5 +67,5 @@ def told(family: Family, hold: Hold) -> dict[str, Any]:
 def forms(family: Family) -> list[Quantized]:
     """Those of all quantized matrices."""
     return [
-        one.form for layer in family.layers for one in layer.matrices() if isinstance(one.form, Quantized)
+        matrix.form for layer in family.layers for matrix in layer.matrices() if isinstance(matrix.form, Quantized)
     ]  # fmt: skip

@@ -38,7 +38,7 @@ class Schedule:
 
 
 def new_schedule(steps: Steps, requests: Sequence[Request], limits: Limits) -> Schedule:
-    return Schedule(steps, limits, deque(sorted(requests, key=lambda one: (one.arrival, one.number))))
+    return Schedule(steps, limits, deque(sorted(requests, key=lambda request: (request.arrival, request.number))))
 
 
 def send(schedule: Schedule, until: float, late: float | None = None) -> None:
@@ -55,10 +55,12 @@ def next_batch(schedule: Schedule, now: float) -> list[tuple[Request, Tokens]]:
     """Whose tokens the next step computes, and which; there are slots for them."""
     if schedule.limits.chunked:
         return _in_parts(schedule, now)
-    if prompts := [one for one in _admit_whole(schedule, now) if one.cached < len(one) - 1 or not one.new]:
-        return [(one, one.tokens()) for one in prompts]
-    _slots(schedule, [(one, len(one)) for one in schedule.running])
-    return [(one, one.tokens()) for one in schedule.running]
+    if prompts := [
+        request for request in _admit_whole(schedule, now) if request.cached < len(request) - 1 or not request.new
+    ]:
+        return [(request, request.tokens()) for request in prompts]
+    _slots(schedule, [(request, len(request)) for request in schedule.running])
+    return [(request, request.tokens()) for request in schedule.running]
 
 
 def _admit_whole(schedule: Schedule, now: float) -> list[Request]:
@@ -78,21 +80,21 @@ def _admit_whole(schedule: Schedule, now: float) -> list[Request]:
 
 def _in_parts(schedule: Schedule, now: float) -> list[tuple[Request, Tokens]]:
     tables = schedule.steps.cache.pages.tables
-    left, asked = schedule.limits.prefill_tokens, []
+    left, wanted = schedule.limits.prefill_tokens, []
     for request in schedule.running:
         count = min(len(request) - request.cached, left)
         if count:
-            asked.append((request, request.cached + count))
+            wanted.append((request, request.cached + count))
             left -= count
-    fitting = _slots(schedule, [*asked])
-    if len(fitting) < len(asked):  # somebody was preempted: there is no room for others
+    fitting = _slots(schedule, [*wanted])
+    if len(fitting) < len(wanted):  # somebody was preempted: there is no room for others
         return [(request, _until(request.tokens(), end)) for request, end in fitting]
     while schedule.waiting and left:
         request = schedule.waiting[0]
         if not _take_up(schedule, request, left, now):
             break
         count = min(len(request) - request.cached, left)
-        fitting = [one for one in fitting if one[0].number in tables]  # who gave way to it does not run now
+        fitting = [pair for pair in fitting if pair[0].number in tables]  # who gave way to it does not run now
         fitting.append((request, request.cached + count))
         left -= count
     return [(request, _until(request.tokens(), end)) for request, end in fitting]
@@ -106,7 +108,7 @@ def _take_up(schedule: Schedule, request: Request, left: int | None, now: float)
     """Let the first that waits run, with room for all its tokens and the next one, or for so many more (`left`) than it
     has in the cache; running ones of a later priority give way."""
     running = schedule.running
-    while (found := _room(schedule, request, left)) is None:
+    while (hit := _room(schedule, request, left)) is None:
         last = _last(running)
         if last is None or last.priority <= request.priority:
             return False
@@ -117,8 +119,8 @@ def _take_up(schedule: Schedule, request: Request, left: int | None, now: float)
     if request.number in schedule.steps.swapped:
         schedule.steps.swap_in(request.number)
     else:
-        request.cached = found
-        request.hit += found
+        request.cached = hit
+        request.hit += hit
     return True
 
 
@@ -133,22 +135,22 @@ def _room(schedule: Schedule, request: Request, left: int | None) -> int | None:
     return request.cached if pages.reserve(request.number, tokens) else None
 
 
-def _slots(schedule: Schedule, asked: list[tuple[Request, int]]) -> list[tuple[Request, int]]:
+def _slots(schedule: Schedule, wanted: list[tuple[Request, int]]) -> list[tuple[Request, int]]:
     """Room for so many tokens of running requests, in order; who comes last makes room. Those that still run."""
     pages, at = schedule.steps.cache.pages, 0
-    while at < len(asked):
-        request, tokens = asked[at]
+    while at < len(wanted):
+        request, tokens = wanted[at]
         if pages.reserve(request.number, tokens):
             at += 1
             continue
         last = _last(schedule.running)
         assert last is not None  # a request has room alone
         _preempt(schedule, last)
-        gone = [place for place, (one, _) in enumerate(asked) if one is last]
+        gone = [place for place, (other, _) in enumerate(wanted) if other is last]
         for place in gone:
-            del asked[place]
+            del wanted[place]
             at -= place < at
-    return asked
+    return wanted
 
 
 def _preempt(schedule: Schedule, request: Request) -> None:

@@ -228,9 +228,9 @@ def _mlp(cut: Cutter, scheme: Scheme, mlp: Mlp) -> MlpShard:
 
 
 def _experts(cut: Cutter, family: Family, mixing: Mixing | None, at: int) -> ExpertsShard:
-    one = family.layers[at].mlp
-    assert isinstance(one, Experts) and mixing is not None
-    return cut_experts(cut, one, mixing, sum(isinstance(layer.mlp, Experts) for layer in family.layers[:at]))
+    experts = family.layers[at].mlp
+    assert isinstance(experts, Experts) and mixing is not None
+    return cut_experts(cut, experts, mixing, sum(isinstance(layer.mlp, Experts) for layer in family.layers[:at]))
 
 
 def _head_norms(

@@ -61,13 +61,13 @@ class Steps:
 
     def run(self, sequences: Sequence[Tokens]) -> list[int]:
         """The tokens of each from its `begin` on, earlier ones are in the cache: the token that follows each."""
-        news = sum(len(one.tokens) - one.begin for one in sequences)
+        news = sum(len(sequence.tokens) - sequence.begin for sequence in sequences)
         self.computed += news
-        if all(one.begin == 0 for one in sequences):
+        if all(sequence.begin == 0 for sequence in sequences):
             return self.prompts(sequences)
         if news == len(sequences):
             return self.new_tokens(sequences)
-        old = any(one.begin == len(one.tokens) - 1 for one in sequences)
+        old = any(sequence.begin == len(sequence.tokens) - 1 for sequence in sequences)
         with self.gpus.phase("mixed" if old else "prefill", news):
             ahead = self._eager(sequences, news)
         return self._next_ids(ahead, len(sequences))

@@ -76,11 +76,11 @@ def _each(gpu: Gpu, model: Model, cache: Cache, pools: Pools, tokens: int) -> li
     """The pools of a GPU, and what it costs to copy so many tokens of each, in whole blocks. The last layer's stand for
     those that do not run."""
     layers, slots = len(model.family.layers), cache.pages.needed(tokens) * cache.pages.size
-    found = []
+    copies = []
     for layer, pair in enumerate(zip(pools.keys, pools.values, strict=True)):
         times = 1 + layers - len(pools.keys) if layer == len(pools.keys) - 1 else 1
         for pool in pair:
             nbytes = times * slots * gpu.size(pool[0])
             seconds = nbytes / gpu.device.pcie_bytes_per_second
-            found.append((pool, gpu.cost(0, nbytes, {"swapped_bytes": nbytes}, seconds)))
-    return found
+            copies.append((pool, gpu.cost(0, nbytes, {"swapped_bytes": nbytes}, seconds)))
+    return copies

@@ -55,7 +55,7 @@ def decode(
     x = np.empty(0)
     for before, region in zip((None, *regions), regions, strict=False):
         block, cache, weights = region.block, region.cache, region.weights
-        for table in (one for turn in turns for one in turn):
+        for table in (table for turn in turns for table in turn):
             block.memory.keep("cosines and sines", table)
         if before is None and layers_only:
             x = zeros(block, "activations", (chunks.rows, chunks.embedding.shape[1]), cache.data.dtype)

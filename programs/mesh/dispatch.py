@@ -83,8 +83,8 @@ def _keep(
     low, length = block.mesh.offset(axis), block.mesh.block_length(axis)
     chosen_place = moves.place[chosen] if place is None else place
     at = moves.to_core[chosen] - low
-    here = (at >= 0) & (at < length)
-    at, source, to = at[here], chosen_place[here], moves.to_place[chosen[here]]
+    inside = (at >= 0) & (at < length)
+    at, source, to = at[inside], chosen_place[inside], moves.to_place[chosen[inside]]
     if axis == "x":
         out[:, at, to] = tiles[:, at, source]
     else:

@@ -23,7 +23,7 @@ from meshrt.programs.mesh.decode import decode
 from meshrt.programs.mesh.mixture import Mixture
 from meshrt.programs.mesh.nexttoken import PromptScores, TokenScores
 from meshrt.programs.mesh.onehead import check_mesh
-from meshrt.programs.mesh.options import How
+from meshrt.programs.mesh.options import MeshOptions
 from meshrt.programs.mesh.placement import move_weights
 from meshrt.programs.mesh.prefill import prefill
 from meshrt.programs.mesh.regions import Region, arrange, check_alike, install, open_regions
@@ -43,7 +43,7 @@ class MeshEngine:
 
     block: Block
     config: Config
-    how: How
+    how: MeshOptions
     mixture: Mixture | None
     limit: int
     stack: ExitStack
@@ -186,7 +186,7 @@ class MeshEngine:
 
 @contextmanager
 def open_engine(
-    block: Block, config: Config, source: Checkpoint | None, how: How, mixture: Mixture | None,
+    block: Block, config: Config, source: Checkpoint | None, how: MeshOptions, mixture: Mixture | None,
     dtype: np.dtype[Any], prompt: Prompt, limit: int, snapshot: Snapshot | None,
 ) -> Iterator[MeshEngine]:  # fmt: skip
     """The model on the cores that begin; or, where a state was found, on those that decode. LimitError, UsageError.

@@ -117,8 +117,8 @@ def rows_of_all(region: Region, rows: np.ndarray) -> np.ndarray:
     block = region.block
     parts = block.control.gather((block.mesh.x0, block.mesh.y0, rows))
     first = None if parts is None else np.concatenate([part for x, _, part in sorted(parts, key=_place) if x == 0])
-    found: np.ndarray = block.control.bcast(first)
-    return found
+    whole: np.ndarray = block.control.bcast(first)
+    return whole
 
 
 def block_rows(block: Block, rows: np.ndarray) -> np.ndarray:

@@ -92,7 +92,7 @@ def _ends(nbytes: np.ndarray, y0: int, x0: int) -> tuple[Most, Most] | None:
 
 def _of_all(parts: list[tuple[int, int, Most | None, Most | None]]) -> tuple[int, int, Most | None, Most | None]:
     totals, used, *ends = zip(*parts, strict=True)
-    hot, cold = (min((end for end in one if end is not None), default=None) for one in ends)
+    hot, cold = (min((end for end in side if end is not None), default=None) for side in ends)
     return sum(totals), sum(used), hot, cold
 
 

@@ -13,7 +13,7 @@ from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.models.config import Config
 from meshrt.programs.mesh.grid import Grid, best_grid, parse_grid
-from meshrt.programs.mesh.options import DispatchName, How
+from meshrt.programs.mesh.options import DispatchName, MeshOptions
 from meshrt.programs.routing import Routing, make_routing
 from meshrt.records import dataclass
 
@@ -45,7 +45,7 @@ class Tally:
 
     def as_facts(self) -> dict[str, Any]:
         """As JSON keeps it, for a generation that is to go on."""
-        return {name: _plain(getattr(self, name)) for name in (one.name for one in fields(self))}
+        return {name: _plain(getattr(self, name)) for name in (field.name for field in fields(self))}
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         for name, value in facts.items():
@@ -77,7 +77,7 @@ class Mixture:
     steps: int | None  # the same of steps of a product, and of tiles that go round a ring
 
 
-def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture | None:
+def make_mixture(block: Block, config: Config, how: MeshOptions, tokens: int) -> Mixture | None:
     """What the options say for this model; None where no layer has experts. UsageError."""
     numbers = {} if config.moe is None else {
         number: at for at, number in enumerate(filter(config.moe.has_experts, range(config.layers)))
@@ -114,8 +114,8 @@ def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture
         raise UsageError(f"--drop is for tokens that move: --dispatch {dispatch} has room for all of a row")
     grid = None
     if regions:
-        asked = how.expert_grid
-        grid = best_grid(block.mesh, moe.experts) if asked is None else parse_grid(asked, block.mesh)
+        given = how.expert_grid
+        grid = best_grid(block.mesh, moe.experts) if given is None else parse_grid(given, block.mesh)
     if block.payload and (how.routing is not None or how.routing_seed):
         raise UsageError("--routing says by shape which experts are taken: the numbers say so here; add --payload none")
     routing = None
@@ -142,7 +142,7 @@ def make_mixture(block: Block, config: Config, how: How, tokens: int) -> Mixture
     )
 
 
-def _refuse(how: How) -> None:
+def _refuse(how: MeshOptions) -> None:
     """UsageError for options of experts where there are none."""
     for name in (
         "experts", "expert_grid", "dispatch", "capacity", "drop", "router", "experts_run", "routing", "routing_seed",
@@ -151,7 +151,7 @@ def _refuse(how: How) -> None:
             raise UsageError(f"--{name.replace('_', '-')} is for models with experts, and this one has none")
 
 
-def report(mixture: Mixture, how: How) -> dict[str, Any]:
+def report(mixture: Mixture, how: MeshOptions) -> dict[str, Any]:
     """What a run says of its experts, beside what was measured."""
     tally = mixture.tally
     ran = tally.prefill.any(axis=1)

@@ -17,8 +17,8 @@ def real_along(block: Block, chunks: Chunks, axis: str) -> np.ndarray:
     """Which numbers of E are no padding: bool [1, bw, 1, columns, Et] along x, or [bh, 1, rows, 1, Et] along y."""
     low = block.mesh.offset(axis)
     each, lead = (chunks.columns, block.lead[1]) if axis == "x" else (chunks.rows, block.lead[0])
-    here = (chunks.embedding[low * each : (low + lead) * each] >= 0).reshape(lead, each, -1)
-    return here[None, :, None] if axis == "x" else here[:, None, :, None]
+    real = (chunks.embedding[low * each : (low + lead) * each] >= 0).reshape(lead, each, -1)
+    return real[None, :, None] if axis == "x" else real[:, None, :, None]
 
 
 def moments(block: Block, x: np.ndarray, real: np.ndarray, axes: tuple[int, int]) -> np.ndarray:
@@ -29,8 +29,8 @@ def moments(block: Block, x: np.ndarray, real: np.ndarray, axes: tuple[int, int]
     apart = np.where(real, x - np.expand_dims(mean, axes), np.float32(0))
     block.elementwise(x, 3)
     block.scalar(divisions=prod(mean.shape[2:]))
-    found = np.stack([count, mean, np.square(apart).sum(axis=axes, dtype=np.float32)], axis=-1)
-    return block.memory.keep("mean and squares", found)
+    triples = np.stack([count, mean, np.square(apart).sum(axis=axes, dtype=np.float32)], axis=-1)
+    return block.memory.keep("mean and squares", triples)
 
 
 def merged(left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -64,8 +64,8 @@ def normed_shares(
     """
     block, sums = region.block, region.sums
     if norm.bias is not None:
-        share, found = shares(block, sums, normed_alone(config, region, chunks, x, norm), w)
-        return np.asarray(sums.y(share)), found
+        share, scales = shares(block, sums, normed_alone(config, region, chunks, x, norm), w)
+        return np.asarray(sums.y(share)), scales
     if not isinstance(w.first, Whole):
         return normed_product(config, region, chunks, x, norm, w.first, fused), None
     flat = x.reshape(*x.shape[:2], 1, -1)
@@ -83,11 +83,11 @@ def normed_shares(
     block.elementwise(x)
     if w.first.activations == "row" and most is None:
         most = sums.y(largest(block, normed, (2, 3)), np.maximum)
-    codes, found = token_codes(block, normed, w.first, False, most)
+    codes, scales = token_codes(block, normed, w.first, False, most)
     del normed
     share = along(block, codes, w.first, False)
     del codes
-    return np.asarray(sums.y(share)), found
+    return np.asarray(sums.y(share)), scales
 
 
 def add_and_most(left: np.ndarray, right: np.ndarray) -> np.ndarray:

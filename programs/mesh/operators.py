@@ -67,17 +67,17 @@ def matmul(machine: Machine, node: Node, a: Value, b: Value) -> Value:
         raise ModelError(f"node {node.name} (MatMul) does not go with {list(a.shape)} and {list(b.shape)}")
     tiles, lead = machine.matrix(b, axis), block.lead
     rank = max(a.tiles.ndim, tiles.ndim)
-    left, right = (one.reshape(*lead, *(1,) * (rank - one.ndim), *one.shape[2:]) for one in (a.tiles, tiles))
+    left, right = (value.reshape(*lead, *(1,) * (rank - value.ndim), *value.shape[2:]) for value in (a.tiles, tiles))
     product = block.matmul(left.astype(np.float32), right.astype(np.float32))
     return machine.keep(node.output, machine.sums[axis](product), to, b.size)
 
 
 def elementwise(machine: Machine, node: Node, given: list[Value]) -> Value:
     """All operands that have numbers of their own along the last axis are brought to the axis of the first."""
-    size = max(one.size for one in given)
-    axis = next((one.axis for one in given if one.axis is not None and one.size == size and size > 1), None)
-    same = [machine.whole(one) if axis is None or one.size == 1 else machine.along(one, axis) for one in given]
-    tiles = compute(node, [one.tiles for one in same], 2)
+    size = max(value.size for value in given)
+    axis = next((value.axis for value in given if value.axis is not None and value.size == size and size > 1), None)
+    same = [machine.whole(value) if axis is None or value.size == 1 else machine.along(value, axis) for value in given]
+    tiles = compute(node, [value.tiles for value in same], 2)
     machine.block.elementwise(tiles)
     return machine.keep(node.output, tiles, axis, size)
 
@@ -104,7 +104,7 @@ def reduce(machine: Machine, op: str, axes: list[int], keepdims: bool, value: Va
     total = machine.sums[value.axis](share, combine)
     if op == "ReduceMean":
         total = total / np.float32(np.prod([value.shape[axis] for axis in axes]))
-    shape = [1 if at in axes else one for at, one in enumerate(value.shape) if keepdims or at not in axes]
+    shape = [1 if at in axes else length for at, length in enumerate(value.shape) if keepdims or at not in axes]
     whole = total[:1, :1].reshape(1, 1, *shape)
     return machine.keep(op, whole, None, shape[-1] if shape else 1)
 
@@ -122,20 +122,23 @@ def softmax(machine: Machine, node: Node, value: Value) -> Value:
 
 def move(machine: Machine, node: Node, given: list[Value]) -> Value:
     """What only moves numbers: each core its own where the last axis stays as it is, else all cores everything."""
-    axis = next((one.axis for one in given if one.axis is not None), None)
+    axis = next((value.axis for value in given if value.axis is not None), None)
     table = node.op == "Gather" and given[0].axis is None and given[0].tiles.dtype.kind == "f" and given[0].size > 1
     axis = "y" if table else axis
     stays = axis is not None and _stays(node, given)
     if stays and axis is not None:
-        of = [machine.along(one, axis) if one.tiles.dtype.kind == "f" or node.op != "Gather" else one for one in given]
+        of = [
+            machine.along(value, axis) if value.tiles.dtype.kind == "f" or node.op != "Gather" else value
+            for value in given
+        ]
         said: dict[str, Any] = dict(node.attributes)
         if "shape" in said:
             said["shape"] = [*said["shape"][:-1], of[0].tiles.shape[-1]]
         own = Node(node.op, node.name, node.inputs, node.output, said)
-        tiles = compute(own, [one.tiles for one in of], 2)
+        tiles = compute(own, [value.tiles for value in of], 2)
         machine.block.elementwise(tiles)
         return machine.keep(node.output, tiles, axis, given[0].size)
-    tiles = compute(node, [machine.whole(one).tiles for one in given], 2)
+    tiles = compute(node, [machine.whole(value).tiles for value in given], 2)
     machine.block.elementwise(tiles)
     return machine.keep(node.output, tiles, None, tiles.shape[-1] if tiles.ndim > 2 else 1)
 

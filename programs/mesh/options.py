@@ -16,7 +16,7 @@ DispatchName = Literal["padded", "dense", "multicast", "ring", "crossbar"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class How:
+class MeshOptions:
     """Options that `llama` has on the mesh alone."""
 
     system: Annotated[System, "how it is multiplied and added"] = "waferllm"
@@ -102,7 +102,7 @@ class How:
         return parse_mesh(self.decode_mesh) if self.decode_mesh is not None else (mesh.width, mesh.height)
 
 
-def check_how(how: How, payload: bool, context: int) -> None:
+def check_how(how: MeshOptions, payload: bool, context: int) -> None:
     """UsageError for what cannot be, or has no use."""
     if payload and (how.layers_run is not None or how.steps_run is not None or how.layers_only):
         raise UsageError("--layers-run, --steps-run and --layers-only leave numbers out: add --payload none")
@@ -126,7 +126,7 @@ FIXED = {
 }  # fmt: skip
 
 
-def _check_as_published(how: How) -> None:
+def _check_as_published(how: MeshOptions) -> None:
     """UsageError for what the published programs do not leave open."""
     for name, default in FIXED.items():
         if getattr(how, name) != default:

@@ -123,7 +123,7 @@ def mlps(layer: Layer, to: Layer) -> list[tuple[Mlp, Mlp]]:
 
 def inners(layer: forms.Layer) -> list[int]:
     """The columns of each of them."""
-    return [one.down.rows for one in ([layer.mlp] if isinstance(layer.mlp, forms.Mlp) else layer.mlp.mlps)]
+    return [mlp.down.rows for mlp in ([layer.mlp] if isinstance(layer.mlp, forms.Mlp) else layer.mlp.mlps)]
 
 
 def move_vector(

@@ -27,7 +27,7 @@ def move_weights(
     are the rings inside regions of experts, where there are such. With `sample` and `steps`, by shape, only so many
     layers are moved, and in as many steps each, and the last is counted for the others.
     """
-    on_all, inside = (partial(turn, block, one, sample=steps) for one in (rings, inner or rings))
+    on_all, inside = (partial(turn, block, each, sample=steps) for each in (rings, inner or rings))
     layers = list(weights.layers)
     for number in sampled(block, len(layers), sample):
         layer = layers[number]
@@ -39,7 +39,7 @@ def move_weights(
             if isinstance(layer.mlp, Mlp)
             else replace(
                 layer.mlp,
-                rounds=tuple(turn_mlp(inside, one) for one in layer.mlp.rounds),
+                rounds=tuple(turn_mlp(inside, mlp) for mlp in layer.mlp.rounds),
                 shared=layer.mlp.shared and turn_mlp(on_all, layer.mlp.shared),
             ),
         )

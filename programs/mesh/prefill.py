@@ -67,7 +67,7 @@ def prefill(
     x = np.empty(0)
     for before, region in zip((None, *regions), regions, strict=False):
         block, weights = region.block, region.weights
-        for table in (one for turn in positions.turns for one in turn):
+        for table in (table for turn in positions.turns for table in turn):
             block.memory.keep("cosines and sines", table)
         if before is None and layers_only:
             x = zeros(

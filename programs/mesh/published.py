@@ -126,6 +126,4 @@ def steady(block: Block, once: Callable[[], object], times: int) -> float:
     ramps.settle(block)
     spent: list[float] = (block.clock.state[TIME] - began).ravel().tolist()
     cores = block.mesh.width * block.mesh.height
-    return (
-        float(block.control.allreduce(spent, lambda parts: fsum(one for part in parts for one in part))) / cores / times
-    )
+    return float(block.control.allreduce(spent, lambda parts: fsum(n for part in parts for n in part))) / cores / times

@@ -12,14 +12,14 @@ from meshrt.models.eightbits import check_sums
 from meshrt.models.family import family_of
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.form import Activations, Quantized, common_group
-from meshrt.programs.mesh.options import How
+from meshrt.programs.mesh.options import MeshOptions
 from meshrt.programs.mesh.packed import Packed
 from meshrt.programs.mesh.regions import Region
 from meshrt.programs.mesh.tileform import HEADER, OF_GROUPS
 from meshrt.programs.mesh.weights import Layer, Mlp
 
 
-def check_quantized(config: Config, how: How) -> None:
+def check_quantized(config: Config, how: MeshOptions) -> None:
     """UsageError for what cannot be of a quantized model, or only of one."""
     if how.compensators == "apart" and not any(form.rank for form in config.quantized.values()):
         raise UsageError("--compensators apart: the model's matrices have no compensators; leave it away")
@@ -35,28 +35,30 @@ def check_quantized(config: Config, how: How) -> None:
         )
 
 
-def with_activations(config: Config, asked: Activations | Literal["none"] | None) -> Config:
+def with_activations(config: Config, activations: Activations | Literal["none"] | None) -> Config:
     """The model with matrices that say what they multiply, numbers or activations in 8 bits. UsageError, ModelError."""
     if not config.quantized:
-        if asked is not None:
-            raise UsageError(f"--activations {asked} is of a quantized model, and this is none: leave it away")
+        if activations is not None:
+            raise UsageError(f"--activations {activations} is of a quantized model, and this is none: leave it away")
         return config
     forms = config.quantized.values()
-    wanted = next(iter(forms)).activations if asked is None else None if asked == "none" else asked
+    wanted = next(iter(forms)).activations if activations is None else None if activations == "none" else activations
     if config.moe is not None and wanted is not None:
-        if asked is not None:
+        if activations is not None:
             raise UsageError(
-                f"--activations {asked}: experts multiply rebuilt weights only; take none, or leave it away"
+                f"--activations {activations}: experts multiply rebuilt weights only; take none, or leave it away"
             )
         wanted = None
     if wanted is not None and any(form.rank for form in forms):
         raise UsageError(f"--activations {wanted}: products of whole numbers have no compensators; take none")
     for name, form in config.quantized.items() if wanted is not None else ():
         check_sums(config.matrices()[name].rows, form.bits)
-    return replace(config, quantized={name: replace(one, activations=wanted) for name, one in config.quantized.items()})
+    return replace(
+        config, quantized={name: replace(form, activations=wanted) for name, form in config.quantized.items()}
+    )
 
 
-def told(config: Config, how: How, regions: Sequence[Region]) -> dict[str, Any]:
+def told(config: Config, how: MeshOptions, regions: Sequence[Region]) -> dict[str, Any]:
     """What the result says of a quantized model; nothing of another.
 
     `core_bytes` is what every core of the region that holds most has of the layers' matrices, by what it is, as it was
@@ -68,7 +70,7 @@ def told(config: Config, how: How, regions: Sequence[Region]) -> dict[str, Any]:
     form = next(iter(config.quantized.values()))
     fullest = max(regions, key=lambda region: sum(core_bytes(region).values()))
     layers = family_of(config).layers[fullest.layers.start : fullest.layers.stop]
-    stored = sum(stored_bytes(one) for layer in layers for one in layer.matrices())
+    stored = sum(stored_bytes(matrix) for layer in layers for matrix in layer.matrices())
     cores = fullest.block.mesh.width * fullest.block.mesh.height
     held, area = core_bytes(fullest), -(-stored // cores)
     return {
@@ -91,21 +93,21 @@ def stored_bytes(matrix: Matrix) -> int:
 
 def core_bytes(region: Region) -> Counter[str]:
     """Of all tiles of codes at a core."""
-    found = Counter({"codes": 0, "scales": 0, "compensators": 0, "headers": 0})
-    for packed in (one for layer in region.weights.layers for one in packed_of(layer)):
+    nbytes = Counter({"codes": 0, "scales": 0, "compensators": 0, "headers": 0})
+    for packed in (packed for layer in region.weights.layers for packed in packed_of(layer)):
         tiles = prod(packed.data.shape[2:4])
-        found["headers"] += tiles * HEADER
+        nbytes["headers"] += tiles * HEADER
         for form in packed.forms:
             for name, shape in form.arrays().items():
-                found["scales" if name in OF_GROUPS else "compensators"] += tiles * 2 * prod(shape)
+                nbytes["scales" if name in OF_GROUPS else "compensators"] += tiles * 2 * prod(shape)
             for letter, *_, size in form.slices():
-                found["codes" if letter == "w" else "compensators"] += tiles * size
-    return found
+                nbytes["codes" if letter == "w" else "compensators"] += tiles * size
+    return nbytes
 
 
 def packed_of(layer: Layer) -> Iterator[Packed]:
     mlp = layer.mlp
     mlps = [mlp] if isinstance(mlp, Mlp) else [*mlp.rounds, *([] if mlp.shared is None else [mlp.shared])]
-    for linear in (layer.qkv, layer.out, *(linear for one in mlps for linear in (one.up, one.down))):
+    for linear in (layer.qkv, layer.out, *(linear for mlp in mlps for linear in (mlp.up, mlp.down))):
         assert isinstance(linear.first, Packed)
         yield linear.first

@@ -129,8 +129,8 @@ class Reader:
         if self.checkpoint is None:
             tiles[...] = 0
             return tiles
-        here = self._here(table, axis)
-        numbers = [self._read(f"{one.name}.weight", np.arange(one.columns), here) for one in matrices]
+        rows = self._here(table, axis)
+        numbers = [self._read(f"{matrix.name}.weight", np.arange(matrix.columns), rows) for matrix in matrices]
         by_core = np.concatenate(numbers).transpose(1, 2, 0).reshape(-1, each, table.shape[1], size)
         tiles[...] = by_core[None, :, None] if axis == "x" else by_core[:, None, :, None]
         return tiles
@@ -145,7 +145,9 @@ class Reader:
             tiles[...] = 0
             return tiles
         rows, columns = self._here(chunks.embedding, "y"), self._here(table, "x")
-        numbers = np.concatenate([self._read(f"{one.name}.weight", np.arange(one.columns), rows) for one in matrices])
+        numbers = np.concatenate(
+            [self._read(f"{matrix.name}.weight", np.arange(matrix.columns), rows) for matrix in matrices]
+        )
         own = np.where(columns[..., None, None] >= 0, numbers[columns], 0)  # [columns, nt, rows, Et]
         by_core = own.reshape(mesh.block_width, shape[1], shape[3], mesh.block_height, shape[0], shape[2])
         tiles[...] = by_core.transpose(3, 0, 4, 1, 5, 2)

@@ -78,16 +78,16 @@ def in_regions(
     made = zeros(block, "outputs of experts, apart", (rows * length * w.top, columns * et))
     experts, heat = choice.experts.reshape(-1, w.top), no_heat(block)
     for at, mlp in enumerate(w.rounds):
-        here = range(at * grid.count, min((at + 1) * grid.count, w.count))
-        wanted = counts[here.start : here.stop]
+        of_round = range(at * grid.count, min((at + 1) * grid.count, w.count))
+        wanted = counts[of_round.start : of_round.stop]
         passes = -(-int(wanted.max()) // places.of_expert)
         if mixture.drop:
             passes = min(passes, 1)
             tally.dropped[mixture.numbers[number]] += int(np.maximum(wanted - places.of_expert, 0).sum())
         tally.passes[mixture.numbers[number]] += passes
         for turn in range(passes):
-            one_pass(region, mlp, tiles, made, *members(experts, here, turn, places), here, places, heat)
-            tally.places += places.of_expert * len(here)
+            one_pass(region, mlp, tiles, made, *members(experts, of_round, turn, places), of_round, places, heat)
+            tally.places += places.of_expert * len(of_round)
     tally.traffic.append({"layer": number} | told(block, heat))
     with timed(region, "prefill", "combine"):
         by_token = made.reshape(*block.lead, rows, length, w.top, columns, et)
@@ -125,10 +125,12 @@ def with_choice(block: Block, choice: PromptChoice, normed: np.ndarray, places: 
     return block.memory.keep("tokens with their experts", np.concatenate([experts, shares, tokens], axis=-1))
 
 
-def members(experts: np.ndarray, here: range, turn: int, places: Places) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def members(
+    experts: np.ndarray, of_round: range, turn: int, places: Places
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Of each expert's tokens, those of a pass: their numbers, and which of a token's experts it is. The host's."""
     tokens, choices = [], []
-    for number in here:
+    for number in of_round:
         token, at = np.nonzero(experts == number)
         part = slice(turn * places.of_expert, (turn + 1) * places.of_expert)
         tokens.append(token[part])
@@ -138,7 +140,7 @@ def members(experts: np.ndarray, here: range, turn: int, places: Places) -> tupl
 
 def one_pass(
     region: Region, mlp: Mlp, tiles: np.ndarray, made: np.ndarray, tokens: list[np.ndarray], choices: list[np.ndarray],
-    here: range, places: Places, heat: Heat,
+    of_round: range, places: Places, heat: Heat,
 ) -> None:  # fmt: skip
     """Some tokens to the experts of a round, and what these make of them, into `made`."""
     block, mixture, grid = region.block, region.mixture, places.grid
@@ -149,7 +151,7 @@ def one_pass(
     go = partial(carry, block, way, sample=mixture.steps)
     with moved(region, "dispatch", tokens, places, heat):
         came = go("y", tiles, down, across, pairs=heat.pairs["dispatch"])
-        shares = own_shares(block, came, here, places)
+        shares = own_shares(block, came, of_round, places)
         x = np.ascontiguousarray(came[..., 2 * places.top :].reshape(*block.lead, grid.columns, places.of_core, -1))
         del came
         x = block.memory.keep("tokens for regions", x.swapaxes(3, 4).reshape(*block.lead, -1, places.of_core).copy())
@@ -197,7 +199,7 @@ def along_x(places: Places) -> Moves:
     return Moves(moves[0], moves[1], moves[2], moves[3], packet)
 
 
-def own_shares(block: Block, came: np.ndarray, here: range, places: Places) -> np.ndarray:
+def own_shares(block: Block, came: np.ndarray, of_round: range, places: Places) -> np.ndarray:
     """The shares of the tokens at a core's places, by what came with them: [bh, bw, rows, 1, Ct, 1] of its region."""
     grid, mesh = places.grid, block.mesh
     row = (mesh.y0 + np.arange(block.lead[0]))[:, None] // grid.height
@@ -206,7 +208,7 @@ def own_shares(block: Block, came: np.ndarray, here: range, places: Places) -> n
     by_region = (*block.lead, grid.columns, places.of_core, places.top)
     own = column[None, :, None, None, None]
     numbers, shares = (np.take_along_axis(part.reshape(by_region), own, axis=2)[:, :, 0] for part in (numbers, shares))
-    expert = (here.start + row * grid.columns + column)[..., None, None]
+    expert = (of_round.start + row * grid.columns + column)[..., None, None]
     chosen = np.where(numbers == expert, shares, np.float32(0)).sum(axis=-1)
     block.elementwise(shares)
     return block.memory.keep("shares", chosen.reshape(*block.lead, grid.tile_rows, 1, places.tokens, 1))

@@ -69,9 +69,9 @@ def elements(letter: Letter, table: np.ndarray, rank: int, inputs: int) -> np.nd
     if letter == "w":
         return table
     ranks = np.arange(rank)
-    found = table[:, None, :] * rank + ranks[:, None] if letter == "u" else table[:, :, None] + ranks * inputs
+    places = table[:, None, :] * rank + ranks[:, None] if letter == "u" else table[:, :, None] + ranks * inputs
     padded = table[:, None, :] < 0 if letter == "u" else table[:, :, None] < 0
-    return np.where(padded, -1, found).reshape(len(table), -1)
+    return np.where(padded, -1, places).reshape(len(table), -1)
 
 
 @lru_cache(maxsize=64)
@@ -107,14 +107,14 @@ class TileForm:
     def arrays(self) -> dict[str, tuple[int, ...]]:
         """The float16 arrays of a tile, by name, in the order in which they lie."""
         form, of_rows = self.form, (self.rows.count, self.nt)
-        found: dict[str, tuple[int, ...]] = {"scale": of_rows}
+        shapes: dict[str, tuple[int, ...]] = {"scale": of_rows}
         if form.shift is not None:
-            found[form.shift] = of_rows
+            shapes[form.shift] = of_rows
         if self.u is not None and self.v is not None:
-            found |= {"u_scale": (self.u.count,), "v_scale": (self.v.count,)}
+            shapes |= {"u_scale": (self.u.count,), "v_scale": (self.v.count,)}
         elif form.rank:
-            found |= {"u": (form.rank, self.nt), "v": (self.kt, form.rank)}
-        return found
+            shapes |= {"u": (form.rank, self.nt), "v": (self.kt, form.rank)}
+        return shapes
 
     def slices(self) -> Iterator[tuple[Letter, int, int, tuple[int, int], int]]:
         """The slices of codes in the order in which they lie: of what, first row, first column, shape, bytes."""
@@ -127,13 +127,13 @@ class TileForm:
     @cached_property
     def places(self) -> dict[str, tuple[int, int]]:
         """Where each array and, by `w 0 0`, each slice of codes begins and ends in a tile's bytes."""
-        found, at = {}, self.begin
+        places, at = {}, self.begin
         sizes = {name: 2 * prod(shape) for name, shape in self.arrays().items()}
         sizes |= {f"{letter} {row} {column}": size for letter, row, column, _, size in self.slices()}
         for name, size in sizes.items():
-            found[name] = (at, at + size)
+            places[name] = (at, at + size)
             at += size
-        return found
+        return places
 
     @property
     def nbytes(self) -> int:

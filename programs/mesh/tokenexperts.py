@@ -84,7 +84,9 @@ def _in_regions(region: Region, grid: Grid, w: Experts, choice: Choice, normed: 
     assert region.mixture is not None
     taken = [divmod(expert, grid.count) for expert in choice.experts]  # (round, region)
     numbers = sorted({number for _, number in taken})
-    by_row = {row: _columns(block, grid, numbers, row) for row in sorted({one // grid.columns for one in numbers})}
+    by_row = {
+        row: _columns(block, grid, numbers, row) for row in sorted({number // grid.columns for number in numbers})
+    }
     rows, et = w.rounds[0].up.first.shape[2], w.rounds[0].up.first.shape[4]
     at_home = _bounds(block, 0, block.mesh.height, normed.shape[2] * normed.shape[3], hidden)
     inside = {row: _bounds(block, row * grid.height, (row + 1) * grid.height, rows * et, hidden) for row in by_row}
@@ -144,7 +146,7 @@ def _columns(block: Block, grid: Grid, numbers: list[int], row: int) -> np.ndarr
 def _cores(block: Block, grid: Grid, number: int) -> np.ndarray:
     """The cores of this block that are in the region, bool [bh, bw]."""
     cores = np.zeros(block.shape, bool)
-    for found, part in grid.parts(block.mesh):
-        if found == number:
+    for region, part in grid.parts(block.mesh):
+        if region == number:
             cores[part.rows, part.columns] = True
     return cores

@@ -97,8 +97,8 @@ class Machine:
     def matrix(self, value: Value, axis: Axis) -> np.ndarray:
         """W [.., K, N] with its rows along that axis and its columns along the other: [bh, bw, .., Kt, Nt]."""
         if value.constant is not None:
-            found: np.ndarray = self._place(value, f"rows along {axis}", lambda: self._matrix(value, axis))
-            return found
+            tiles: np.ndarray = self._place(value, f"rows along {axis}", lambda: self._matrix(value, axis))
+            return tiles
         return self._matrix(self.whole(value), axis)
 
     def _matrix(self, value: Value, axis: Axis) -> np.ndarray:
@@ -141,8 +141,8 @@ def gathered(machine: Machine, value: Value) -> np.ndarray | None:
     if value.axis is None:
         return value.tiles[0, 0] if block.control.rank == 0 else None
     mesh = block.mesh
-    found = gather_parts(block, value.tiles, (mesh.height, mesh.width, *value.tiles.shape[2:]))
-    if found is None:
+    tiles = gather_parts(block, value.tiles, (mesh.height, mesh.width, *value.tiles.shape[2:]))
+    if tiles is None:
         return None
-    line = found[0] if value.axis == "x" else found[:, 0]
+    line = tiles[0] if value.axis == "x" else tiles[:, 0]
     return np.concatenate([*line], axis=-1)[..., : value.size]

@@ -99,7 +99,7 @@ class Layer:
         """All there are of E."""
         mlp_bias = self.mlp.down_bias if isinstance(self.mlp, Mlp) else None
         norms = self.norm, self.mlp_norm, self.after_attention, self.after_mlp
-        both = [vector for one in norms if one is not None for vector in (one.weight, one.bias)]
+        both = [vector for norm in norms if norm is not None for vector in (norm.weight, norm.bias)]
         return [*both, self.out_bias, mlp_bias]
 
 
@@ -189,7 +189,7 @@ def _load_mlp(part: Reader, mlps: Sequence[forms.Mlp]) -> Mlp:
     like, sides = mlps[0], part.grid.sides
     embedding, inner = plain(like.down.columns, sides), plain(like.down.rows, sides)
     alternate = all(isinstance(matrix.form, forms.LowRank) for matrix in like.matrices())
-    biases = [[(one.name + ".bias", inner)] for one in like.inner if one.bias]
+    biases = [[(matrix.name + ".bias", inner)] for matrix in like.inner if matrix.bias]
     return Mlp(
         part.linear(
             [(same, inner) for same in zip(*(mlp.inner for mlp in mlps), strict=True)], embedding, (False, alternate)

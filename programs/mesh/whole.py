@@ -106,10 +106,10 @@ class Whole(Packed):
             for x, w in self._slices(block, a, SLICE):
                 block.multiplied((*lead, tokens, w.shape[-1]), w.shape[-2], UNPACKED.itemsize, cores)
                 if of is not None:
-                    here, own = of[..., None, low : low + w.shape[-2]], w.astype(np.float32)
+                    of_row, own = of[..., None, low : low + w.shape[-2]], w.astype(np.float32)
                     for group, total in enumerate(sums):
-                        if (here == group).any():
-                            total += (np.where(here == group, x, 0).astype(np.float32) @ own).astype(np.int32)
+                        if (of_row == group).any():
+                            total += (np.where(of_row == group, x, 0).astype(np.float32) @ own).astype(np.int32)
                 low += w.shape[-2]
         work = groups * (2 + (self.activations == "block"))
         block.vectors(self.width, work * tokens * prod(lead[2:]), 4)
@@ -173,16 +173,16 @@ def in_codes(
         codes = round_to(x, scale) if block.payload else np.zeros(x.shape, np.int8)
         return block.memory.keep("activations in 8 bits", codes), scale
     rows = w.forms[0].rows
-    found = np.zeros((*x.shape[:-1], x.shape[-1] + 4 * rows.count), np.int8)
+    packed = np.zeros((*x.shape[:-1], x.shape[-1] + 4 * rows.count), np.int8)
     block.elementwise(x, 4)  # their magnitudes, and the largest of these
     if block.payload:
         of, sizes = rows.number[chunks][..., None, :], np.abs(x)
         scales = [scale_of(np.where(of == group, sizes, 0).max(axis=-1)) for group in range(rows.count)]
         wide = np.stack(scales, axis=-1)
         each = np.take_along_axis(wide, np.broadcast_to(of, x.shape), axis=-1)
-        found[..., : x.shape[-1]] = round_to(x, each)
-        found[..., x.shape[-1] :] = wide.view(np.int8)
-    return block.memory.keep("activations in 8 bits", found), None
+        packed[..., : x.shape[-1]] = round_to(x, each)
+        packed[..., x.shape[-1] :] = wide.view(np.int8)
+    return block.memory.keep("activations in 8 bits", packed), None
 
 
 def largest(block: Block, x: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:

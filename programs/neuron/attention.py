@@ -175,25 +175,25 @@ def attend(
     skipped = 0 if scores.window is None else max(0, first + 1 - scores.window - begin) // P
     begin, values = begin + skipped * P, values[skipped:]
     seen = end - begin
-    found: Tile = nl.ndarray((nl.par_dim(rows), seen), nl.float32, buffer=core.sbuf)
+    logits: Tile = nl.ndarray((nl.par_dim(rows), seen), nl.float32, buffer=core.sbuf)
     for part in spans(seen, F):
         product = sum_of_products(queries, keys, slice(skipped * P + part.start, skipped * P + part.stop))
         if scores.cap is None:
-            found[:, part] = nisa.activation(nl.copy, product, scale=scores.scale)
+            logits[:, part] = nisa.activation(nl.copy, product, scale=scores.scale)
         else:
-            found[:, part] = cap_tile(product, scores.cap, scores.scale, nl.float32)
+            logits[:, part] = cap_tile(product, scores.cap, scores.scale, nl.float32)
     if step:
         hidden = slice(first - begin, seen)  # the square below whose diagonal tokens see each other
         below = np.tri(rows, dtype=np.bool_)
-        found[:, hidden] = nisa.affine_select(below, found[:, hidden], -np.inf)
+        logits[:, hidden] = nisa.affine_select(below, logits[:, hidden], -np.inf)
     if scores.window is not None and end - scores.window > begin:
         old = slice(0, end - scores.window - begin)  # what the last row does not see, nor the first of these all rows
         row, column = np.arange(rows)[:, None], np.arange(old.stop)
         inside = begin + column > first + row * step - scores.window
-        found[:, old] = nisa.affine_select(inside, found[:, old], -np.inf)
-    highest = nisa.tensor_reduce(nl.maximum, found)
+        logits[:, old] = nisa.affine_select(inside, logits[:, old], -np.inf)
+    highest = nisa.tensor_reduce(nl.maximum, logits)
     lowered = as_tile(nisa.tensor_scalar(highest, nl.multiply, -1.0))
-    weights = as_tile(nisa.activation(nl.exp, found, bias=lowered))
+    weights = as_tile(nisa.activation(nl.exp, logits, bias=lowered))
     share = as_tile(nisa.reciprocal(nisa.tensor_reduce(nl.add, weights)))
     total: Tile = nl.zeros((nl.par_dim(rows), dim), nl.float32, buffer=core.psum)
     for part, v in zip(spans(seen, P), values, strict=False):  # later values are not seen

@@ -133,8 +133,8 @@ def scaled(totals: Sequence[Tile], w: Any, columns: slice) -> None:
     if not isinstance(w, Coded) or not w.late:
         return
     row = w.scale[:, columns]
-    one = all(total.shape[0] == 1 for total in totals)
-    spread = as_tile(nl.load(row)) if one else on_all_partitions(row)
+    single_row = all(total.shape[0] == 1 for total in totals)
+    spread = as_tile(nl.load(row)) if single_row else on_all_partitions(row)
     for total in totals:
         total[...] = nisa.tensor_tensor(total, spread[0 : total.shape[0]], nl.multiply, dtype=total.dtype)
 
@@ -160,7 +160,7 @@ def place_codes(
     form = several[0].form
     assert isinstance(form, Quantized)
     inputs = range(several[0].rows)[rows]
-    outs = sum(len(range(one.columns)[columns]) for one, columns in zip(several, across, strict=True))
+    outs = sum(len(range(matrix.columns)[columns]) for matrix, columns in zip(several, across, strict=True))
     low, high = inputs.start // form.group, -(-inputs.stop // form.group)
     first, size = inputs.start - low * form.group, len(inputs)
 
@@ -171,8 +171,8 @@ def place_codes(
         if checkpoint is None:
             return core.tensor_of((high - low, outs), nl.float16)
         parts = [
-            checkpoint.read(f"{one.name}.{end}", columns)[:, low:high]
-            for one, columns in zip(several, across, strict=True)
+            checkpoint.read(f"{matrix.name}.{end}", columns)[:, low:high]
+            for matrix, columns in zip(several, across, strict=True)
         ]
         return core.tensor_of(np.concatenate(parts).T.astype(np.float32), nl.float16)
 
@@ -180,7 +180,9 @@ def place_codes(
     if checkpoint is None:
         codes = core.tensor_of((size, _bytes(outs, form.bits)), kind)
     else:
-        read = [checkpoint.read(f"{one.name}.codes", columns) for one, columns in zip(several, across, strict=True)]
+        read = [
+            checkpoint.read(f"{matrix.name}.codes", columns) for matrix, columns in zip(several, across, strict=True)
+        ]
         whole = unpack(np.concatenate(read), form.bits)[:, inputs.start : inputs.stop].T
         codes = core.tensor_of(packed(whole, form.bits, form.shift is None), kind)
     scale = tensor("scale")

@@ -19,7 +19,7 @@ from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.choice import make_choice
 from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
-from meshrt.programs.generation.options import Asked
+from meshrt.programs.generation.options import GenerationOptions
 from meshrt.programs.generation.prompt import read_prompt
 from meshrt.programs.generation.several import one_by_one
 from meshrt.programs.neuron.engine import NeuronEngine
@@ -35,7 +35,7 @@ ABLE = {*DENSE} - {"norms of all heads together", "clip_qkv"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class How:
+class NeuronOptions:
     """Options that `llama` has on NeuronCores alone."""
 
     dtype: shared.Dtype = None
@@ -45,7 +45,12 @@ class How:
 @grouped
 @np.errstate(all="ignore")  # of numbers that are none: the choice of a token says so
 def run(
-    cores: Cores, *, asked: Asked, how: How, compressed: CompressingOptions, codes: QuantizingOptions
+    cores: Cores,
+    *,
+    options: GenerationOptions,
+    how: NeuronOptions,
+    compressed: CompressingOptions,
+    codes: QuantizingOptions,
 ) -> dict[str, Any] | Runs:
     """Generate text with a LLaMA or another dense model (docs/models.md), also a compressed one, on NeuronCores.
 
@@ -62,34 +67,34 @@ def run(
       meshrt run llama3.2-1b --on neuron --payload none --prompt-tokens 1024 \\
         --max-new-tokens 2 --ratio 0.2               by shape, as if compressed
     """
-    arguments = values_of(asked, how, compressed, codes)
-    folder = find_model(asked.model)
+    arguments = values_of(options, how, compressed, codes)
+    folder = find_model(options.model)
     config = read_config(folder, quantized=True)
     check_plain(family_of(config), folder, "a NeuronCore", ABLE)
-    choice = make_choice(asked, cores.payload, config.eos_token_ids)
-    shared.check(asked, cores.payload, config.layers)
-    shared.check_trace(asked, cores.trace_path)
-    shared.check_trace(asked, cores.maps_path, "--maps")
-    if asked.prompts is not None:
+    choice = make_choice(options, cores.payload, config.eos_token_ids)
+    shared.check(options, cores.payload, config.layers)
+    shared.check_trace(options, cores.trace_path)
+    shared.check_trace(options, cores.maps_path, "--maps")
+    if options.prompts is not None:
         kept = "--trace" if cores.trace_path else "--maps" if cores.maps_path else None
         positions = config.max_positions
-        return one_by_one(cores.control, cores.payload, folder, config.vocab_size, positions, asked, kept)
+        return one_by_one(cores.control, cores.payload, folder, config.vocab_size, positions, options, kept)
     config = compressed_by_shape(config, cores.payload, compressed)
     config = quantized_by_shape(config, cores.payload, codes)
     if how.stored and config.quantized:
         raise UsageError("--stored is of matrices as numbers, or of their factors, and this model's are in codes")
-    config = config if asked.layers is None else replace(config, layers=asked.layers)
+    config = config if options.layers is None else replace(config, layers=options.layers)
     source = checked_checkpoint(folder, config) if cores.payload else None
-    words = read_prompt(cores.control, folder, config.vocab_size, asked)
-    shared.check_positions(asked, cores.payload, len(words), config.max_positions)
+    words = read_prompt(cores.control, folder, config.vocab_size, options)
+    shared.check_positions(options, cores.payload, len(words), config.max_positions)
     keep = open_keep(cores, settings(cores), config, source, words, arguments)
     kind = DTYPES[how.dtype or config.dtype or "float32"]
     own_heads = config.heads
     config, weights = padded(config, source, cores.count)
-    positions = len(words) + asked.max_new_tokens
+    positions = len(words) + options.max_new_tokens
     engine = NeuronEngine(cores, config, place_model(cores, config, weights, kind, positions, how.stored))
-    generation = generate(cores, engine, words, choice, keep, asked.logits is not None)
-    write_logits(cores.control, asked, generation)
+    generation = generate(cores, engine, words, choice, keep, options.logits is not None)
+    write_logits(cores.control, options, generation)
     decoded = engine.seconds("decode")
     multiplied = sum(1 for form in config.quantized.values() if form.rank)  # matrices
     return {

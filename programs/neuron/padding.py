@@ -53,15 +53,16 @@ def _wider(config: Config, wider: Config, checkpoint: Checkpoint) -> Mapping[str
     """Readers of what has heads on a side, by name: that side has those of the padded model."""
     queries = (config.kv_heads, wider.kv_heads, config.heads // config.kv_heads, wider.heads // wider.kv_heads)
     keys = (config.kv_heads, wider.kv_heads, 1, 1)
-    found = {}
+    tensors = {}
     for layer in family_of(config).layers:
         for matrix, counts in ((layer.q, queries), (layer.k, keys), (layer.v, keys)):
-            found[matrix.factors()[-1].name + ".weight"] = (0, counts)
+            tensors[matrix.factors()[-1].name + ".weight"] = (0, counts)
             if matrix.bias:
-                found[matrix.name + ".bias"] = (0, counts)
-        found[layer.o.factors()[0].name + ".weight"] = (1, queries)
+                tensors[matrix.name + ".bias"] = (0, counts)
+        tensors[layer.o.factors()[0].name + ".weight"] = (1, queries)
     return {
-        name: partial(_read, checkpoint, name, axis, counts, config.head_dim) for name, (axis, counts) in found.items()
+        name: partial(_read, checkpoint, name, axis, counts, config.head_dim)
+        for name, (axis, counts) in tensors.items()
     }
 
 
@@ -74,5 +75,5 @@ def _read(
     rest = whole.shape[1:]
     wide = np.zeros((more_groups, more_heads, head_dim, *rest), whole.dtype)
     wide[:groups, :heads] = whole.reshape(groups, heads, head_dim, *rest)
-    found: np.ndarray = np.moveaxis(wide.reshape(-1, *rest), 0, axis)[index]
-    return found
+    part: np.ndarray = np.moveaxis(wide.reshape(-1, *rest), 0, axis)[index]
+    return part

@@ -126,7 +126,7 @@ def place_weights(
         several: Sequence[forms.Matrix], rows: slice, across: Sequence[slice], as_read: bool = False
     ) -> Whole:  # fmt: skip
         """Matrices that are no factors, side by side: numbers, or codes; those with a compensator, multiplied out."""
-        if all(isinstance(one.form, Quantized) and not one.form.rank for one in several):
+        if all(isinstance(part.form, Quantized) and not part.form.rank for part in several):
             return place_codes(core, checkpoint, several, rows, across, dtype)
         return side_by_side(several, rows, across, as_read)
 
@@ -153,13 +153,15 @@ def place_weights(
             else None,
             matrix(source.o, queries, every),
             tensor((1, hidden), (source.o.name + ".bias", (every,))) if source.o.bias and first else None,
-            tuple(vector(one.name + ".weight", dim) for one in source.head_norms),
+            tuple(vector(head_norm.name + ".weight", dim) for head_norm in source.head_norms),
             None if source.after_attention is None else norm(source.after_attention),
             norm(source.mlp_norm),
             None if mlp.gate is None else matrix(mlp.gate, every, columns, stored),
             matrix(mlp.up, every, columns, stored),
             matrix(mlp.down, columns, every, stored),
-            tuple(vector(one.name + ".bias", columns.stop - columns.start, columns) for one in mlp.inner if one.bias),
+            tuple(
+                vector(part.name + ".bias", columns.stop - columns.start, columns) for part in mlp.inner if part.bias
+            ),
             vector(mlp.down.name + ".bias", hidden) if mlp.down.bias and first else None,
             None if source.after_mlp is None else norm(source.after_mlp),
             mlp.activation,
@@ -188,10 +190,13 @@ def multiplied_out(checkpoint: Checkpoint, config: Config) -> Checkpoint:
     from meshrt.models.quantize.folder import read_dense  # few models need it
 
     def read(matrix: forms.Matrix, *index: Any) -> np.ndarray:
-        found: np.ndarray = read_dense(checkpoint, matrix)[index]
-        return found
+        dense: np.ndarray = read_dense(checkpoint, matrix)[index]
+        return dense
 
-    of_both = [one for one in config.matrices().values() if isinstance(one.form, Quantized) and one.form.rank]
+    of_both = [
+        matrix for matrix in config.matrices().values() if isinstance(matrix.form, Quantized) and matrix.form.rank
+    ]
     return replace(
-        checkpoint, rebuilt={**checkpoint.rebuilt, **{f"{one.name}.weight": partial(read, one) for one in of_both}}
+        checkpoint,
+        rebuilt={**checkpoint.rebuilt, **{f"{matrix.name}.weight": partial(read, matrix) for matrix in of_both}},
     )

@@ -22,7 +22,7 @@ from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
 from meshrt.models.rope import cos_sin
 from meshrt.models.tokenizer import decode, encode, load_tokenizer
-from meshrt.programs.generation.options import Asked
+from meshrt.programs.generation.options import GenerationOptions
 from meshrt.programs.generation.prompt import Teller, read_prompt
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
@@ -261,7 +261,7 @@ def use_a_prompt(folder: Path, arguments: tuple[str | None, ...]) -> None:
     with refused():
         config, console = read_config(folder), Console()
         tokens = None if number is None else int(number)
-        asked = Asked(model=str(folder), prompt=text, prompt_ids=ids, prompt_tokens=tokens)
+        asked = GenerationOptions(model=str(folder), prompt=text, prompt_ids=ids, prompt_tokens=tokens)
         prompt = read_prompt(Alone(), folder, config.vocab_size, asked)  # type: ignore[arg-type]  # one process for a communicator
         assert prompt.ids and all(0 <= token < config.vocab_size for token in prompt.ids), "ids beyond the vocabulary"
         Teller(console, prompt).tell([3, 4])

@@ -15,7 +15,7 @@ from meshrt.emulate import emulate
 from meshrt.mesh.devicefile import find_device
 from meshrt.options import Option
 from meshrt.program import load_program
-from meshrt.programs.generation.options import Asked
+from meshrt.programs.generation.options import GenerationOptions
 from meshrt.ranks.board import Board
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -37,7 +37,7 @@ def run(comm: Any, machine: str, name: str = "llama", **options: Any) -> Any:
     return emulate(comm, Board.alone(), load_program(name, machine), given, **SIZES[machine])
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Asked)])
+@pytest.mark.parametrize("name", [field.name for field in fields(GenerationOptions)])
 def test_a_word_is_the_same_option_on_every_machine(name: str) -> None:
     """Its help, default, range and kind."""
     first, *others = (options_of(machine)[name] for machine in SIZES)

@@ -227,12 +227,12 @@ def test_a_rank_is_said_to_wait_only_where_the_message_is_not_there() -> None:
     board, said = Board.alone(), []
     wait = host.waiter()
 
-    class Asked(Later):
+    class GenerationOptions(Later):
         def Test(self) -> bool:
             said.append(board.records()[0].what)
             return super().Test()
 
-    wait(Asked(2), 0, 100, board, b"a message")
+    wait(GenerationOptions(2), 0, 100, board, b"a message")
     assert said == ["", ""]
-    wait(Asked(4), 0, 100, board, b"a message")
+    wait(GenerationOptions(4), 0, 100, board, b"a message")
     assert said[2:] == ["", "", "a message", "a message"] and board.records()[0].state == State.MOVING

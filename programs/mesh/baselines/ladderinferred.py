@@ -72,8 +72,8 @@ def allreduce(
     block.clock.software(block.device.collective_cycles)
     request = block.empty("request", (1,), np.float32)
     with block.memory.hold("incoming partial sum", total[0, 0].nbytes):
-        for what, back, how in ((request, False, None), (total, True, combine), (request, True, None)):
-            relay(block, bar, groups, axis, what, back, how)
+        for message, back, how in ((request, False, None), (total, True, combine), (request, True, None)):
+            relay(block, bar, groups, axis, message, back, how)
     relay(block, bar, groups, axis, total, False)
     return total
 
