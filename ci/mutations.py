@@ -438,7 +438,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("min(PIECE, nbytes - at)", "PIECE", ARM),
         ("min(end, at + PIECE) - max(begin, at)", "min(end, at + PIECE) - at", ARM),
         ("        self.l2.forget(written)\n", "", ARM),
-        ("elif not there:", "else:", ARM),
+        ("elif not hit:", "else:", ARM),
         ("if old in self.changed:", "if True:", ARM),
         ("self.changed = {key for key in self.changed if key[0] != buffer}", "pass", ARM),
     ],

@@ -100,9 +100,9 @@ class Unheard(click.HelpFormatter):
         raise click.exceptions.Exit(0)
 
 
-def _print_version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     """The versions that a report of a fault needs. Nothing is started of the MPI library."""
-    if not asked or ctx.resilient_parsing:
+    if not value or ctx.resilient_parsing:
         return
     if launched_rank() == 0:
         from platform import python_version

@@ -62,11 +62,11 @@ def laid_out(
         if at:
             yield ""
         for row, bold in ((header, where.bold), *((row, False) for row in rows)):
-            cells = [_lines(row[one], widths[one], right[one]) for one in part]
+            cells = [_lines(row[column], widths[column], right[column]) for column in part]
             for number in range(max(map(len, cells))):
                 texts = [
-                    _placed(cell[number : number + 1], widths[one], right[one])
-                    for one, cell in zip(part, cells, strict=True)
+                    _placed(cell[number : number + 1], widths[column], right[column])
+                    for column, cell in zip(part, cells, strict=True)
                 ]
                 line = (" " * GAP).join(texts).rstrip()
                 yield f"\033[1m{line}\033[0m" if bold and line else line
@@ -83,15 +83,15 @@ def _widest(text: str) -> int:
 
 def _lines(text: str, width: int, whole: bool) -> list[str]:
     """The lines of a cell. Between its words only, and its first one's indent is that of all."""
-    found = []
+    lines = []
     for line in text.split("\n"):
         indent = " " * (len(line) - len(line.lstrip()))
         wrapped = [line] if whole or len(line) <= width else textwrap.wrap(
             line.strip(), width, initial_indent=indent, subsequent_indent=indent, break_long_words=False,
             break_on_hyphens=False,
         )  # fmt: skip
-        found += wrapped or [""]
-    return found
+        lines += wrapped or [""]
+    return lines
 
 
 def _narrow(
@@ -99,7 +99,7 @@ def _narrow(
 ) -> None:
     """Take from columns of words, the widest first, what a line has too much; nothing from those at the left where it
     is parted all the same, and they leave each part its room."""
-    asked = [*widths]
+    full_widths = [*widths]
     labels = next((at for at, numbers in enumerate(right) if numbers), len(right))
     least = [
         width if numbers else max(min(width, NARROWEST), *(len(word) for text in column for word in text.split()), 0)
@@ -109,8 +109,8 @@ def _narrow(
         wide = max(range(len(widths)), key=lambda at: widths[at] - least[at])
         if widths[wide] <= least[wide]:
             beside = GAP * labels + max(widths[labels:], default=0)
-            if all(right[labels:]) and sum(asked[:labels]) + beside <= limit:
-                widths[:] = asked
+            if all(right[labels:]) and sum(full_widths[:labels]) + beside <= limit:
+                widths[:] = full_widths
             return
         widths[wide] -= 1
 
@@ -126,7 +126,7 @@ def _parts(widths: Sequence[int], right: Sequence[bool], limit: int | None) -> I
         if (
             limit is not None
             and len(part) > len(labels)
-            and sum(widths[one] + GAP for one in (*part, at)) - GAP > limit
+            and sum(widths[column] + GAP for column in (*part, at)) - GAP > limit
         ):
             yield part
             part = [*labels]

@@ -71,9 +71,9 @@ def with_energy(
     loads: Callable[[Counts], Loads],
 ) -> None:  # fmt: skip
     """Enter `energy` in what was measured of a run and of its phases."""
-    found = account(count(measured), [count(phase) for phase in phases], loads)
-    if found is not None:
-        measured["energy"], of_phases = found
+    energies = account(count(measured), [count(phase) for phase in phases], loads)
+    if energies is not None:
+        measured["energy"], of_phases = energies
         for phase, joules in zip(phases, of_phases, strict=True):
             phase["energy"] = joules
 

@@ -67,6 +67,6 @@ def nearest(name: str, names: Iterable[str], otherwise: str) -> str:
     """The end of a message on a name that there is not: the names that are most like it, or what else helps."""
     from difflib import get_close_matches  # 5 ms, for those who mistype
 
-    plain = {one.casefold(): one for one in sorted(names)}
-    near = [plain[one] for one in get_close_matches(name.casefold(), plain, 3, 0.6)]
+    plain = {candidate.casefold(): candidate for candidate in sorted(names)}
+    near = [plain[key] for key in get_close_matches(name.casefold(), plain, 3, 0.6)]
     return f"did you mean {' or '.join(near)}?" if near else otherwise

@@ -123,19 +123,21 @@ def fitted(program: Program, arguments: Mapping[str, Any], settings: Mapping[str
         for option in program.options if option.reported and option.name in arguments and option.name not in NUMBERS
     }  # fmt: skip
     weigh_with = _sampled(program, arguments, settings)
-    found = weigh_with(arguments, settings)
+    weight = weigh_with(arguments, settings)
     if program.machine != "mesh":
-        return _on_devices(program, weigh_with, found, arguments, settings, most)
-    holders = tuple(list(found.holders.items())[:HOLDERS])
-    facts = found.fits, found.nbytes, found.limit, found.core, found.site, holders, found.mesh
-    if found.limit is None or (most is not None and prod(found.mesh) * max(1.0, found.nbytes / found.limit) > most):
+        return _on_devices(program, weigh_with, weight, arguments, settings, most)
+    holders = tuple(list(weight.holders.items())[:HOLDERS])
+    facts = weight.fits, weight.nbytes, weight.limit, weight.core, weight.site, holders, weight.mesh
+    if weight.limit is None or (most is not None and prod(weight.mesh) * max(1.0, weight.nbytes / weight.limit) > most):
         return Fit(*facts, False, False)
-    mesh = _smallest_mesh(lambda sides: _try(weigh_with, arguments, {**settings, "mesh": sides}), found, settings, most)
+    mesh = _smallest_mesh(
+        lambda sides: _try(weigh_with, arguments, {**settings, "mesh": sides}), weight, settings, most
+    )
     options = {option.name for option in program.options}
     values = program.complete(arguments)
     regions = context = None
-    if "regions" in options and not found.fits:
-        regions = _fewest_regions(weigh_with, arguments, settings, found)
+    if "regions" in options and not weight.fits:
+        regions = _fewest_regions(weigh_with, arguments, settings, weight)
     if "context" in options and values.get("context") is not None:
         context = _longest_context(weigh_with, arguments, settings)
     return Fit(*facts, True, most is None, mesh, regions, context)
@@ -145,23 +147,23 @@ Weigh = Callable[[Mapping[str, Any], Mapping[str, Any]], Weight]
 
 
 def _on_devices(
-    program: Program, weigh_with: Weigh, found: Weight, arguments: Mapping[str, Any], settings: Mapping[str, Any],
+    program: Program, weigh_with: Weigh, weight: Weight, arguments: Mapping[str, Any], settings: Mapping[str, Any],
     most: int | None,
 ) -> Fit:  # fmt: skip
     """`fitted`, of a machine whose devices have a memory each, or all together one."""
-    holders = tuple(list(found.holders.items())[:HOLDERS])
+    holders = tuple(list(weight.holders.items())[:HOLDERS])
     kind = find_machine(program.machine)
     word, several = kind.SHARED["size"], not kind.ONE_MEMORY
-    asked = settings.get(word) or program.mesh[0], 1  # not what they are in all, with stages and replicas
-    facts = found.fits, found.nbytes, found.limit, found.core, "", holders, asked
-    about: dict[str, Any] = {"machine": program.machine, "place": found.site, "option": f"--{word}" if several else ""}
+    sides = settings.get(word) or program.mesh[0], 1  # not what they are in all, with stages and replicas
+    facts = weight.fits, weight.nbytes, weight.limit, weight.core, "", holders, sides
+    about: dict[str, Any] = {"machine": program.machine, "place": weight.site, "option": f"--{word}" if several else ""}
     if most == 0:
         return Fit(*facts, False, False, **about)
     devices = context = None
     if several:
         fitting = (
             count for count in range(1, MOST_DEVICES + 1)
-            if (one := _try(weigh_with, arguments, {**settings, word: count})) is not None and one.fits
+            if (trial := _try(weigh_with, arguments, {**settings, word: count})) is not None and trial.fits
         )  # fmt: skip
         devices = next(fitting, None)
     names = {option.name for option in program.options}
@@ -179,17 +181,17 @@ def _sampled(program: Program, arguments: Mapping[str, Any], settings: Mapping[s
     def weigh_with(arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> Weight:
         nonlocal sample
         try:
-            found = weigh(program, program.complete({**arguments, **sample}), settings)
-            if "experts" not in found.result or "layers_run" not in sample:
-                return found
+            weight = weigh(program, program.complete({**arguments, **sample}), settings)
+            if "experts" not in weight.result or "layers_run" not in sample:
+                return weight
             sample = {name: value for name, value in sample.items() if name != "layers_run"}
             return weigh(program, program.complete({**arguments, **sample}), settings)
         except UsageError:
             if not sample:
                 raise
-            found = weigh(program, program.complete(arguments), settings)  # it was the sample, or raises as well
+            weight = weigh(program, program.complete(arguments), settings)  # it was the sample, or raises as well
             sample = {}
-            return found
+            return weight
 
     return weigh_with
 
@@ -203,11 +205,11 @@ def _try(weigh_with: Weigh, arguments: Mapping[str, Any], settings: Mapping[str,
 
 
 def _smallest_mesh(
-    try_mesh: Callable[[tuple[int, int]], Weight | None], found: Weight, settings: Mapping[str, Any],
+    try_mesh: Callable[[tuple[int, int]], Weight | None], given: Weight, settings: Mapping[str, Any],
     cores: int | None,
 ) -> tuple[int, int] | None:  # fmt: skip
     """The narrowest mesh of these proportions that fits, up to the device's; one that is a column narrower does not."""
-    width, height = found.mesh
+    width, height = given.mesh
     device = find_device(settings.get("device", "wse2"))
     tallest = device.height or MOST_SIDE
     most = min(device.width or MOST_SIDE, max(1, tallest * width // height))
@@ -218,19 +220,19 @@ def _smallest_mesh(
         return narrow, max(1, min(round(narrow * height / width), tallest))
 
     def room(narrow: int) -> int | None:
-        weight = found if narrow == width else try_mesh(sides(narrow))
+        weight = given if narrow == width else try_mesh(sides(narrow))
         return None if weight is None or weight.limit is None else weight.limit - weight.nbytes
 
-    fitting = _first(room, 1, most, width, lambda at, left: at * sqrt(max(0.01, 1 - left / (found.limit or 1))))
+    fitting = _first(room, 1, most, width, lambda at, left: at * sqrt(max(0.01, 1 - left / (given.limit or 1))))
     return None if fitting is None else sides(fitting)
 
 
 def _fewest_regions(
-    weigh_with: Weigh, arguments: Mapping[str, Any], settings: Mapping[str, Any], found: Weight
+    weigh_with: Weigh, arguments: Mapping[str, Any], settings: Mapping[str, Any], given: Weight
 ) -> int | None:
     """The fewest regions of that mesh that fit, of as many as the device and the layers have room for."""
     device = find_device(settings.get("device", "wse2"))
-    width, height = found.mesh
+    width, height = given.mesh
     most = ((device.width or MOST_SIDE) // width) * ((device.height or MOST_SIDE) // height)
 
     without, having = 1, None

@@ -100,8 +100,8 @@ def _load(name: str) -> Program:
         program = _describe(Path(name).stem, module)
         return replace(program, run=guarded(name, module, program.run))
     if name not in packaged_programs():
-        there = [*packaged_programs(), *importlib.import_module("meshrt.models.catalogue").packaged()]
-        hint = nearest(name, there, "`meshrt list` shows what there is; a file's name ends in .py")
+        choices = [*packaged_programs(), *importlib.import_module("meshrt.models.catalogue").packaged()]
+        hint = nearest(name, choices, "`meshrt list` shows what there is; a file's name ends in .py")
         if os.path.isfile(f"{name}.py"):  # Path.is_file refuses a name that is too long
             hint = f"did you mean the file {name}.py?"
         elif os.path.isdir(name) or importlib.import_module("meshrt.models.hub").is_hub_name(name):

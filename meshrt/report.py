@@ -112,14 +112,14 @@ class Report:
 
     def __repr__(self) -> str:
         """What ran where, and how long it took there: one line."""
-        what = f"{self.data['program']} on {self.machine}"
+        title = f"{self.data['program']} on {self.machine}"
         if self.refused is not None:
-            return f"<Report: {what}, refused>"
+            return f"<Report: {title}, refused>"
         time = self.data["measured"]["critical_path"]
         unit = "cycles" if "cycles" in time else "seconds"
         count = "1 phase" if len(self.phases) == 1 else f"{len(self.phases)} phases"
         size = "x".join(map(str, self.data["mesh"]))
-        return f"<Report: {what} {size}, {count}, {time[unit]:.6g} {unit}>"
+        return f"<Report: {title} {size}, {count}, {time[unit]:.6g} {unit}>"
 
     def to_json(self) -> str:
         """As `--json` writes it."""

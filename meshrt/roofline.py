@@ -109,11 +109,13 @@ def rows(report: Report, of_run: list[Part]) -> Iterator[Row]:
     yield Row("  a second", [rate(part.attained) for part in of_run])
     yield Row("  peak", [rate(part.ceilings.peak) for part in of_run])
     for at, level in enumerate(first.levels):
-        here = [part.ceilings.levels[at] for part in of_run]
-        if not any(one.nbytes for one in here):
+        levels = [part.ceilings.levels[at] for part in of_run]
+        if not any(each.nbytes for each in levels):
             continue
-        yield Row(marked(level.name, level.path), [size(one.nbytes) for one in here])
-        yield Row("  operations/byte", [_intensity(part, one.nbytes) for part, one in zip(of_run, here, strict=True)])
+        yield Row(marked(level.name, level.path), [size(each.nbytes) for each in levels])
+        yield Row(
+            "  operations/byte", [_intensity(part, each.nbytes) for part, each in zip(of_run, levels, strict=True)]
+        )
     yield Row("at least", ["" for _ in of_run])
     for name in first.bounds:
         if any(part.ceilings.bounds[name] for part in of_run):
@@ -143,7 +145,7 @@ def lines(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     What a machine does not have, or has no limit, is empty.
     """
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for run in document["runs"]:
         for part in run["parts"]:
             line = {key: value for key, value in run.items() if key != "parts"}
@@ -151,9 +153,9 @@ def lines(document: Mapping[str, Any]) -> list[dict[str, Any]]:
             line["part"] = part["name"]
             for level in part["levels"]:
                 line |= {f"{level['name']}: {key}": value for key, value in level.items() if key != "name"}
-            found.append(line | {f"at least {name}": seconds for name, seconds in part["bounds"].items()})
-    columns = dict.fromkeys(column for line in found for column in line)
-    return [{column: "" if line.get(column) is None else line[column] for column in columns} for line in found]
+            rows.append(line | {f"at least {name}": seconds for name, seconds in part["bounds"].items()})
+    columns = dict.fromkeys(column for line in rows for column in line)
+    return [{column: "" if line.get(column) is None else line[column] for column in columns} for line in rows]
 
 
 def _limit(number: float) -> float | None:

@@ -43,10 +43,10 @@ def check_text(path: str) -> None:
     nodes = [*_nodes(tree)]
     bases = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     for node in nodes:
-        found = _refused(node) or _of_modules(node, modules, bases)
-        if found:
+        fault = _refused(node) or _of_modules(node, modules, bases)
+        if fault:
             raise UsageError(
-                f"{path}, line {getattr(node, 'lineno', 1)}: {found}; a program that is scored may not (docs/start.md)"
+                f"{path}, line {getattr(node, 'lineno', 1)}: {fault}; a program that is scored may not (docs/start.md)"
             )
 
 
@@ -61,23 +61,23 @@ def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
                         inside = ast.parse(text.value, mode="eval")
                     except (SyntaxError, ValueError):
                         continue  # words
-                    yield from (ast.copy_location(one, text) for one in ast.walk(inside))
+                    yield from (ast.copy_location(inner, text) for inner in ast.walk(inside))
 
 
 def _refused(node: ast.AST) -> str | None:
     match node:
-        case ast.Import(names=names) if wrong := [one.name for one in names if not _known(one.name)]:
+        case ast.Import(names=names) if wrong := [alias.name for alias in names if not _known(alias.name)]:
             return f"imports {wrong[0]}"
         case ast.ImportFrom(module=module, names=names) if not _known(module or ""):
-            if module == STAGE[0] and all(one.name == STAGE[1] for one in names):
+            if module == STAGE[0] and all(alias.name == STAGE[1] for alias in names):
                 return None
             return f"imports from {module or '.'}"
         case ast.ImportFrom(module=str(module), names=names):
-            for one in names:
-                if one.name in (*NAMES, "*") or one.name.startswith("_"):
-                    return f"imports {one.name} from {module}"
-                if (found := _member(_loaded(module), one.name)) is not None and not _known(found.__name__):
-                    return f"imports {one.name} from {module}"
+            for alias in names:
+                if alias.name in (*NAMES, "*") or alias.name.startswith("_"):
+                    return f"imports {alias.name} from {module}"
+                if (member := _member(_loaded(module), alias.name)) is not None and not _known(member.__name__):
+                    return f"imports {alias.name} from {module}"
         case ast.Attribute(attr=name) if (name in NAMES and name not in STRINGS) or name.startswith("_"):
             return f"uses .{name}"
         case ast.Attribute(attr=name, ctx=ast.Store() | ast.Del()) if name != "tokens":  # of a phase
@@ -94,28 +94,28 @@ def _refused(node: ast.AST) -> str | None:
 
 
 def _known(module: str) -> bool:
-    return any(module == one or module.startswith(one + ".") for one in MODULES)
+    return any(module == allowed or module.startswith(allowed + ".") for allowed in MODULES)
 
 
 def _has_known(package: str) -> bool:
-    return any(one.startswith(package + ".") for one in MODULES)
+    return any(allowed.startswith(package + ".") for allowed in MODULES)
 
 
 def _imported(tree: ast.AST) -> dict[str, ModuleType]:
     """The modules that a text names, by these names."""
-    found: dict[str, ModuleType] = {}
+    modules: dict[str, ModuleType] = {}
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
-                for one in names:
-                    top = one.name.partition(".")[0]
-                    if _known(one.name) and (module := _loaded(one.name if one.asname else top)) is not None:
-                        found[one.asname or top] = module
+                for alias in names:
+                    top = alias.name.partition(".")[0]
+                    if _known(alias.name) and (module := _loaded(alias.name if alias.asname else top)) is not None:
+                        modules[alias.asname or top] = module
             case ast.ImportFrom(module=str(stem), names=names) if _known(stem):
-                for one in names:
-                    if (member := _member(_loaded(stem), one.name)) is not None:
-                        found[one.asname or one.name] = member
-    return found
+                for alias in names:
+                    if (member := _member(_loaded(stem), alias.name)) is not None:
+                        modules[alias.asname or alias.name] = member
+    return modules
 
 
 def _loaded(name: str) -> ModuleType | None:
@@ -128,8 +128,8 @@ def _loaded(name: str) -> ModuleType | None:
 
 def _member(module: ModuleType | None, name: str) -> ModuleType | None:
     """The module that a module has under that name."""
-    found = getattr(module, name, None)
-    return found if isinstance(found, ModuleType) else None
+    member = getattr(module, name, None)
+    return member if isinstance(member, ModuleType) else None
 
 
 def _of_modules(node: ast.AST, modules: dict[str, ModuleType], bases: set[int]) -> str | None:
@@ -139,9 +139,9 @@ def _of_modules(node: ast.AST, modules: dict[str, ModuleType], bases: set[int]) 
     if isinstance(node, ast.Attribute) and (base := _module(node.value, modules)) is not None:
         name = f"{base.__name__}.{node.attr}"
         package = _has_known(base.__name__) and not _known(base.__name__)
-        found = _member(base, node.attr)
-        inside = name if found is None else found.__name__
-        if node.attr in STRINGS or ((package or found) and not _known(inside) and not _has_known(inside)):
+        member = _member(base, node.attr)
+        inside = name if member is None else member.__name__
+        if node.attr in STRINGS or ((package or member) and not _known(inside) and not _has_known(inside)):
             return f"uses {ast.unparse(node)}"
     return None
 

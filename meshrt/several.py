@@ -53,32 +53,32 @@ def together(parts: Sequence[Part]) -> dict[str, Any]:
 
 
 def _joined(stem: str, parts: Sequence[Part], seconds: Sequence[float]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    joined: dict[str, Any] = {}
     for name in dict.fromkeys(name for part in parts for name in part):
-        known = [(part[name], time) for part, time in zip(parts, seconds, strict=True) if name in part]
-        values = [value for value, _ in known]
+        timed = [(part[name], time) for part, time in zip(parts, seconds, strict=True) if name in part]
+        values = [value for value, _ in timed]
         if isinstance(values[0], Mapping):
-            found[name] = _joined(f"{stem}{name}.", values, [time for _, time in known])
+            joined[name] = _joined(f"{stem}{name}.", values, [time for _, time in timed])
         elif isinstance(values[0], str) or values[0] is None or name == "limit":
-            found[name] = values[0]
+            joined[name] = values[0]
         elif name == "max" or stem + name in MOST:
-            found[name] = max(values)
+            joined[name] = max(values)
         elif name in SHARES:
-            found[name] = sum(value * time for value, time in known) / (sum(seconds) or 1.0)
+            joined[name] = sum(value * time for value, time in timed) / (sum(seconds) or 1.0)
         else:
-            found[name] = sum(values)
-    return found
+            joined[name] = sum(values)
+    return joined
 
 
 def hosts(parts: Sequence[Part]) -> dict[str, Any]:
     """What is known of the host, of one run or several, with the phases of a name as one."""
-    found = dict(parts[-1])
+    host = dict(parts[-1])
     for name in OF_THE_HOST:
-        if name in found:
-            found[name] = sum(part[name] for part in parts)
-    if "phases" in found:
+        if name in host:
+            host[name] = sum(part[name] for part in parts)
+    if "phases" in host:
         walls: dict[str, float] = {}
         for phase in (phase for part in parts for phase in part["phases"]):
             walls[phase["name"]] = walls.get(phase["name"], 0.0) + phase["wall_seconds"]
-        found["phases"] = [{"name": name, "wall_seconds": wall} for name, wall in walls.items()]
-    return found
+        host["phases"] = [{"name": name, "wall_seconds": wall} for name, wall in walls.items()]
+    return host

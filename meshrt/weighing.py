@@ -31,7 +31,7 @@ def weigh(program: Program, arguments: Mapping[str, Any], settings: Mapping[str,
         held, size, result = _held(program, arguments, kind.with_memory(settings, ENDLESS))
         limit = kind.fullest(_opened(program, settings)).limit
         refused = True
-    holders = dict(sorted(((name, n) for name, n in held.holders.items() if n), key=lambda one: -one[1]))
+    holders = dict(sorted(((name, n) for name, n in held.holders.items() if n), key=lambda holder: -holder[1]))
     return Weight(held.nbytes, limit, (held.index, 0), held.place, holders, (size, 1), result, refused)
 
 

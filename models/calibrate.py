@@ -28,16 +28,16 @@ def layer_grams(
     sums: dict[str, Any] = {}
     tokens: dict[str, int] = {}
 
-    def begin(one: Layer) -> Project:
+    def begin(layer: Layer) -> Project:
         sums.clear()
-        sums.update({together[0].name: np.zeros(2 * (together[0].rows,)) for together in one.inputs()})
+        sums.update({together[0].name: np.zeros(2 * (together[0].rows,)) for together in layer.inputs()})
         tokens.clear()
         tokens.update(dict.fromkeys(sums, 0))
         return recorder(sums, tokens)
 
-    for one in _layers(config, weights, sequences, dtype, begin):
+    for each in _layers(config, weights, sequences, dtype, begin):
         grams = {name: total / max(tokens[name], 1) for name, total in sums.items()}
-        yield {matrix.name: grams[together[0].name] for together in one.inputs() for matrix in together}
+        yield {matrix.name: grams[together[0].name] for together in each.inputs() for matrix in together}
 
 
 def expert_tokens(
@@ -51,7 +51,7 @@ def expert_tokens(
     for number in range(config.layers):
         mlp = config.layer(number).mlp
         if isinstance(mlp, Experts):
-            first |= {one.up.name: one.up.name.rpartition(".")[0] for one in mlp.experts}
+            first |= {expert.up.name: expert.up.name.rpartition(".")[0] for expert in mlp.experts}
     counts = dict.fromkeys(first.values(), 0)
 
     def counted(w: Weights, matrix: Matrix, x: Array) -> Array:
@@ -59,7 +59,7 @@ def expert_tokens(
             counts[first[matrix.name]] += len(x)
         return project(w, matrix, x)
 
-    for _ in _layers(config, weights, sequences, dtype, lambda one: counted) if counts else ():
+    for _ in _layers(config, weights, sequences, dtype, lambda layer: counted) if counts else ():
         pass
     return counts
 
@@ -73,13 +73,13 @@ def _layers(
     w = {name: np.asarray(weight, dtype) for name, weight in weights.items()}
     turns = rotary_tables(family, max(map(len, sequences)), dtype)
     states: list[Array] = [embed(family, w, np.asarray(ids)) for ids in sequences]
-    for one in family.layers:
-        record = begin(one)
+    for each in family.layers:
+        record = begin(each)
         states = [
-            layer(family, w, one, x, tuple((cos[: len(x)], sin[: len(x)]) for cos, sin in turns), record)
+            layer(family, w, each, x, tuple((cos[: len(x)], sin[: len(x)]) for cos, sin in turns), record)
             for x in states
         ]
-        yield one
+        yield each
 
 
 def recorder(sums: dict[str, Any], tokens: dict[str, int]) -> Project:

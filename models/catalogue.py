@@ -35,8 +35,8 @@ def find_model(name: str | Path) -> Path:
     folder = Path(os.path.expanduser(name))
     if os.path.isfile(folder / "config.json"):
         return folder
-    if found := hub.cached(str(name)):
-        return found
+    if cached := hub.cached(str(name)):
+        return cached
     if folder.suffix == ".gguf" and not os.path.exists(folder):
         raise ModelError(f"model {str(name)!r}: there is no such file; `meshrt import` makes a folder of a GGUF file")
     if folder.suffix == ".gguf" and os.path.isfile(folder):

@@ -114,7 +114,7 @@ def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
         shapes |= norm(layer.attention_norm)
         for matrix in layer.attention:
             shapes |= matrix.tensors()
-        shapes |= {f"{one.name}.weight": (one.size,) for one in layer.head_norms}
+        shapes |= {f"{head_norm.name}.weight": (head_norm.size,) for head_norm in layer.head_norms}
         for name in layer.norms[1:]:
             shapes |= norm(name)
         for matrix in (*layer.routing, *layer.mlp.matrices()):
@@ -146,7 +146,7 @@ def check_shapes(checkpoint: Checkpoint, config: Config) -> None:
             )
         matrix = name.removesuffix(".weight")
         if name not in checkpoint.tensors and all(
-            one + ".weight" in checkpoint.tensors for one in factor_names(matrix)
+            factor + ".weight" in checkpoint.tensors for factor in factor_names(matrix)
         ):
             raise ModelError(
                 f"{checkpoint.folder}: the checkpoint has {name} as two factors; config.json must give their rank in"
@@ -158,10 +158,10 @@ def check_shapes(checkpoint: Checkpoint, config: Config) -> None:
                 f"{tensor.file}: tensor {name} has shape {list(tensor.shape)}; config.json asks for {list(shape)}"
             )
     of_experts = [name for name in checkpoint.tensors if "expert" in name and name.endswith((".weight", ".codes"))]
-    known = {*shapes, *(matrix + ".codes" for matrix in config.matrices())} if of_experts else {}
+    expected = {*shapes, *(matrix + ".codes" for matrix in config.matrices())} if of_experts else {}
     layers = {f"{config.kind.names.layer}{number}" for number in range(config.layers)}
     for name in of_experts:
-        if name not in known and ".".join(name.split(".")[:3]) in layers:
+        if name not in expected and ".".join(name.split(".")[:3]) in layers:
             raise ModelError(
                 f"{checkpoint.folder}: the checkpoint has an expert's tensor {name}, of which config.json knows"
                 " nothing; one of them is wrong"

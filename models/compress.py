@@ -64,25 +64,25 @@ def compress(
     data["low_rank"] = {**recipe, "ranks": {**config.factored, **ranks}}
     Config.from_dict(data, source=str(folder / "config.json"))  # refuses ranks that the matrices do not have
     tensors = {name: checkpoint.read(name) for name in expected_shapes(config)}
-    found = []
+    compressed = []
     weights, matrices = load_weights(checkpoint, np.float32, config), config.matrices()
     for number, grams in enumerate(layer_grams(config, weights, calibration)):
         for name in grams:
             if name in ranks:
-                found.append(_replace(tensors, matrices[name], ranks[name], method, grams[name]))
+                compressed.append(_replace(tensors, matrices[name], ranks[name], method, grams[name]))
         if progress:
             progress(number + 1, config.layers)
     write_folder(out, folder, data, tensors)
-    return found
+    return compressed
 
 
 def _replace(tensors: dict[str, Array], matrix: Matrix, rank: int, method: Method, gram: Array) -> Compressed:
     """Puts the two factors of a matrix into `tensors`, in its place."""
-    before = [tensors.pop(one.name + ".weight") for one in matrix.factors()]
+    before = [tensors.pop(factor.name + ".weight") for factor in matrix.factors()]
     name, dtype, w = matrix.name, before[0].dtype, before[0].astype(np.float64).T
     for factor in before[1:]:
         w = w @ factor.astype(np.float64).T
-    names = [one.name + ".weight" for one in replace(matrix, form=LowRank(rank)).factors()]
+    names = [factor.name + ".weight" for factor in replace(matrix, form=LowRank(rank)).factors()]
     with np.errstate(over="ignore"):
         u, v = (np.ascontiguousarray(factor.T.astype(dtype)) for factor in decompose(w, gram, rank, method))
     if not (np.all(np.isfinite(u)) and np.all(np.isfinite(v))):
@@ -93,8 +93,8 @@ def _replace(tensors: dict[str, Array], matrix: Matrix, rank: int, method: Metho
         name=name,
         shape=(w.shape[0], w.shape[1]),
         rank=rank,
-        parameters=(sum(one.size for one in before), u.size + v.size),
-        bytes=(sum(one.nbytes for one in before), u.nbytes + v.nbytes),
+        parameters=(sum(factor.size for factor in before), u.size + v.size),
+        bytes=(sum(factor.nbytes for factor in before), u.nbytes + v.nbytes),
         weight_error=weight_error(w, approximation),
         feature_error=feature_error(w, approximation, gram) if gram.any() else None,
         damping=damping(gram) if method == "svd" and gram.any() else 0.0,
@@ -110,10 +110,10 @@ def decompose(w: Array, gram: Array, rank: int, method: Method) -> Factors:
 
 def summary(folder: Path, out: str | Path, matrices: Sequence[Compressed]) -> dict[str, Any]:
     """What `compress` did: each matrix, sizes of both folders, achieved ratios (NeuronMM, equation 4)."""
-    before, after = (sum(one.parameters[at] for one in matrices) for at in (0, 1))
+    before, after = (sum(matrix.parameters[at] for matrix in matrices) for at in (0, 1))
     was, now = sizes(folder), sizes(Path(out))
     return {
-        "matrices": [asdict(one) for one in matrices],
+        "matrices": [asdict(matrix) for matrix in matrices],
         "parameters": {"before": was[0], "after": now[0]},
         "bytes": {"before": was[1], "after": now[1]},
         "ratio": {"matrices": 1 - after / before, "model": 1 - now[0] / was[0]},
@@ -124,5 +124,5 @@ def sizes(folder: Path) -> tuple[int, int]:
     """Parameters of a model folder, and their bytes."""
     config = read_config(folder)
     checkpoint = open_checkpoint(folder, config)
-    found = [(math.prod(checkpoint.shape(n)), checkpoint.dtype(n)) for n in expected_shapes(config)]
-    return sum(size for size, _ in found), sum(size * dtype.itemsize for size, dtype in found)
+    tensors = [(math.prod(checkpoint.shape(n)), checkpoint.dtype(n)) for n in expected_shapes(config)]
+    return sum(size for size, _ in tensors), sum(size * dtype.itemsize for size, dtype in tensors)

@@ -142,7 +142,7 @@ class Config:
 
     def matrices(self) -> dict[str, Matrix]:
         """Those of all layers that may be kept in another form, by name."""
-        return {one.name: one for number in range(self.layers) for one in self.layer(number).matrices()}
+        return {matrix.name: matrix for number in range(self.layers) for matrix in self.layer(number).matrices()}
 
     @classmethod
     def from_dict(
@@ -176,9 +176,9 @@ class Config:
         layers = read.size("num_hidden_layers", most=MAX_LAYERS)
         eps = read.between("rms_norm_eps", 0, 1)
         activation = read.get("hidden_act", str, "silu")
-        known = ACTIVATIONS if name not in MIXTURES else ("silu",)
-        if activation not in known:
-            raise read.bad("hidden_act", f"is {activation!r}; supported are {', '.join(known)}")
+        supported = ACTIVATIONS if name not in MIXTURES else ("silu",)
+        if activation not in supported:
+            raise read.bad("hidden_act", f"is {activation!r}; supported are {', '.join(supported)}")
         scalar = read.between("query_pre_attn_scalar", 1e-6, 1e9) if read.has("query_pre_attn_scalar") else head_dim
 
         def cap(key: str) -> float | None:
@@ -223,7 +223,7 @@ class Config:
             return config
         try:
             if key == "quantized":
-                shapes = {name: (one.columns, one.rows) for name, one in config.matrices().items()}
+                shapes = {name: (matrix.columns, matrix.rows) for name, matrix in config.matrices().items()}
                 forms = read_quantized(read.get(key, dict), shapes)
                 head = read_head(read.get(key, dict), next(iter(forms.values())), hidden)
                 if head is not None and config.tie_word_embeddings:

@@ -81,9 +81,11 @@ def absorb(factors: Sequence[Array]) -> Factors:
     Raises ModelError if they do not fit one another.
     """
     if len(factors) < 2 or any(a.shape[1] != b.shape[0] for a, b in pairwise(factors)):
-        raise ModelError(f"factors of shapes {[list(one.shape) for one in factors]} have no product of two factors")
-    cut = 1 + int(np.argmin([one.shape[1] for one in factors[:-1]]))
-    wide = [np.asarray(one, np.float64) for one in factors]
+        raise ModelError(
+            f"factors of shapes {[list(factor.shape) for factor in factors]} have no product of two factors"
+        )
+    cut = 1 + int(np.argmin([factor.shape[1] for factor in factors[:-1]]))
+    wide = [np.asarray(factor, np.float64) for factor in factors]
     return _chain(wide[:cut]), _chain(wide[cut:])
 
 

@@ -72,31 +72,31 @@ DENSE: Mapping[str, Callable[[Family], bool]] = {
     "norms of queries and keys": lambda family: family.config.qk_norm == "head",
     "norms of all heads together": lambda family: family.config.qk_norm == "all",
     "clip_qkv": lambda family: family.clip is not None,
-    "windows of attention": lambda family: any(one.window is not None for one in family.layers),
+    "windows of attention": lambda family: any(layer.window is not None for layer in family.layers),
     "several rotary embeddings": lambda family: len(family.config.ropes) > 1,
     "learned positions": lambda family: family.positions is not None,
     "LayerNorm": lambda family: family.layer_norm,
-    "norms after a part of a layer": lambda family: any(one.after_mlp is not None for one in family.layers),
+    "norms after a part of a layer": lambda family: any(layer.after_mlp is not None for layer in family.layers),
     "weights of norms that are shifted": lambda family: family.norm_shift != 0,
     "a scaled embedding": lambda family: family.embedding_scale != 1,
     "capped scores or logits": lambda family: (family.score_cap, family.logit_cap) != (None, None),
-    "MLPs without a gate": lambda family: any(one.gate is None for one in _mlps(family)),
-    "other activations than silu": lambda family: any(one.activation != "silu" for one in _mlps(family)),
-    "biases in its MLPs": lambda family: any(one.down.bias for one in _mlps(family)),
+    "MLPs without a gate": lambda family: any(mlp.gate is None for mlp in _mlps(family)),
+    "other activations than silu": lambda family: any(mlp.activation != "silu" for mlp in _mlps(family)),
+    "biases in its MLPs": lambda family: any(mlp.down.bias for mlp in _mlps(family)),
     "an attention scale of its own": lambda family: family.scale != family.head_dim**-0.5,
 }
 
 
 def _mlps(family: Family) -> list[Mlp]:
-    return [one.mlp for one in family.layers if isinstance(one.mlp, Mlp)]
+    return [layer.mlp for layer in family.layers if isinstance(layer.mlp, Mlp)]
 
 
 def check_plain(family: Family, folder: Path, machine: str, able: Collection[str] = ()) -> None:
     """ModelError where the model has what the reference, the mesh and GPUs compute, and this one does not yet: of what
     LLaMA does not have it can do what `able` names.
     """
-    lacks = [name for name, there in DENSE.items() if name not in able and there(family)]
-    experts = ["experts"] if any(isinstance(one.mlp, Experts) for one in family.layers) else []
+    lacks = [name for name, has in DENSE.items() if name not in able and has(family)]
+    experts = ["experts"] if any(isinstance(layer.mlp, Experts) for layer in family.layers) else []
     needs = " and ".join(experts + lacks)
     if needs:
         raise ModelError(
@@ -108,28 +108,29 @@ def check_plain(family: Family, folder: Path, machine: str, able: Collection[str
 def with_ranks(family: Family, ranks: Mapping[str, int]) -> Family:
     """The model with these matrices decomposed, by the last part of their names (such as q_proj), in every layer."""
 
-    def matrix(one: Matrix) -> Matrix:
-        rank = ranks.get(one.name.rsplit(".", 1)[-1], one.rank)
-        return one if rank is None else replace(one, form=LowRank(rank))
+    def decomposed(matrix: Matrix) -> Matrix:
+        rank = ranks.get(matrix.name.rsplit(".", 1)[-1], matrix.rank)
+        return matrix if rank is None else replace(matrix, form=LowRank(rank))
 
-    return _each(family, matrix)
+    return _each(family, decomposed)
 
 
-def _each(family: Family, matrix: Callable[[Matrix], Matrix]) -> Family:
+def _each(family: Family, change: Callable[[Matrix], Matrix]) -> Family:
     """The model with this done to every matrix of its layers that may be kept in another form."""
 
-    def mlp(one: Mlp) -> Mlp:
-        return replace(one, gate=one.gate and matrix(one.gate), up=matrix(one.up), down=matrix(one.down))
+    def of_mlp(mlp: Mlp) -> Mlp:
+        return replace(mlp, gate=mlp.gate and change(mlp.gate), up=change(mlp.up), down=change(mlp.down))
 
-    def layer(one: Layer) -> Layer:
+    def of_layer(layer: Layer) -> Layer:
+        mlp = layer.mlp
         return replace(
-            one, q=matrix(one.q), k=matrix(one.k), v=matrix(one.v), o=matrix(one.o),
-            mlp=mlp(one.mlp) if isinstance(one.mlp, Mlp) else replace(
-                one.mlp, experts=tuple(map(mlp, one.mlp.experts)), shared=one.mlp.shared and mlp(one.mlp.shared)
+            layer, q=change(layer.q), k=change(layer.k), v=change(layer.v), o=change(layer.o),
+            mlp=of_mlp(mlp) if isinstance(mlp, Mlp) else replace(
+                mlp, experts=tuple(map(of_mlp, mlp.experts)), shared=mlp.shared and of_mlp(mlp.shared)
             ),
         )  # fmt: skip
 
-    return replace(family, layers=tuple(map(layer, family.layers)))
+    return replace(family, layers=tuple(map(of_layer, family.layers)))
 
 
 def evenly(family: Family, ratio: float) -> Family:
@@ -139,14 +140,14 @@ def evenly(family: Family, ratio: float) -> Family:
     LLaMA-3-70B's parameters.
     """
 
-    def halved(one: Matrix) -> Matrix:
-        rank = 2 * int((1 - ratio) * one.most_rank / 2 + 0.5)
-        return replace(one, form=LowRank(min(max(rank, 1), one.most_rank)))
+    def halved(matrix: Matrix) -> Matrix:
+        rank = 2 * int((1 - ratio) * matrix.most_rank / 2 + 0.5)
+        return replace(matrix, form=LowRank(min(max(rank, 1), matrix.most_rank)))
 
     return _each(family, halved)
 
 
 def first_unlike(layers: Sequence[Layer], run: int) -> int | None:
     """Which of the layers after the first `run` has other forms than the last of those, or sees others, if one does."""
-    forms = [(layer.window, layer.rope, [one.form for one in layer.matrices()]) for layer in layers]
+    forms = [(layer.window, layer.rope, [matrix.form for matrix in layer.matrices()]) for layer in layers]
     return next((at for at in range(run, len(forms)) if forms[at] != forms[run - 1]), None)

@@ -48,12 +48,12 @@ def parse_object(text: str) -> dict[str, Any]:
     """A JSON object in which no key is there twice: readers would differ on what it says. Raises ValueError."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         for key, value in pairs:
-            if key in found:
+            if key in entries:
                 raise ValueError(f"key {key!r} is there twice")
-            found[key] = value
-        return found
+            entries[key] = value
+        return entries
 
     try:
         data = json.loads(text, object_pairs_hook=unique)

@@ -72,7 +72,7 @@ class Graph:
     @property
     def names(self) -> list[str]:
         """The sizes that a run chooses."""
-        return sorted({one for value in self.inputs for one in value.shape if isinstance(one, str)})
+        return sorted({size for value in self.inputs for size in value.shape if isinstance(size, str)})
 
 
 def read_graph(folder: Path) -> Graph:
@@ -81,8 +81,8 @@ def read_graph(folder: Path) -> Graph:
     if source is None:
         raise ModelError(f"{folder}: has no {FILE}: `meshrt import MODEL.onnx --out DIR` writes such folders")
     read = Keys(read_object(source), str(source))
-    inputs = tuple(_input(Keys(one, str(source), "inputs.")) for one in _objects(read, "inputs"))
-    nodes = tuple(_node(Keys(one, str(source), "nodes.")) for one in _objects(read, "nodes"))
+    inputs = tuple(_input(Keys(entry, str(source), "inputs.")) for entry in _objects(read, "inputs"))
+    nodes = tuple(_node(Keys(entry, str(source), "nodes.")) for entry in _objects(read, "nodes"))
     outputs, tensors = _names(read, "outputs"), _names(read, "constants")
     dtypes = read.get("dtypes", dict, {})
     checkpoint = open_checkpoint(folder)
@@ -94,7 +94,7 @@ def read_graph(folder: Path) -> Graph:
         constants[name] = checkpoint.read(f"t{at}").astype(kind)
         if not np.isfinite(constants[name]).all() and kind != "float32":
             raise ModelError(f"{folder}: constant {name} is not finite")
-    made = {one.name for one in inputs} | set(constants)
+    made = {value.name for value in inputs} | set(constants)
     for node in nodes:
         if missing := [name for name in node.inputs if name not in made]:
             raise read.bad("nodes", f"{node.name} takes {missing[0]!r}, which nothing before it makes")
@@ -105,23 +105,23 @@ def read_graph(folder: Path) -> Graph:
 
 
 def _objects(read: Keys, key: str) -> list[dict[str, Any]]:
-    found = read.get(key, list)
-    if len(found) > MAX_NODES or not all(isinstance(one, dict) for one in found):
+    objects = read.get(key, list)
+    if len(objects) > MAX_NODES or not all(isinstance(entry, dict) for entry in objects):
         raise read.bad(key, f"is no list of up to {MAX_NODES} objects")
-    return list(found)
+    return list(objects)
 
 
 def _names(read: Keys, key: str) -> tuple[str, ...]:
-    found = read.get(key, list)
-    if not all(isinstance(one, str) for one in found):
+    names = read.get(key, list)
+    if not all(isinstance(name, str) for name in names):
         raise read.bad(key, "is no list of names")
-    return tuple(found)
+    return tuple(names)
 
 
 def _input(read: Keys) -> Input:
     shape, dtype = read.get("shape", list), read.get("dtype", str)
     if dtype not in ("float32", "int64", "bool") or not all(
-        (type(one) is int and 0 < one < MAX_NUMBERS) or isinstance(one, str) for one in shape
+        (type(size) is int and 0 < size < MAX_NUMBERS) or isinstance(size, str) for size in shape
     ):
         raise read.bad("shape", f"is {shape} of {dtype}")
     return Input(read.get("name", str), dtype, tuple(shape))
@@ -142,18 +142,18 @@ def compute(node: Node, given: Sequence[Array], lead: int = 0) -> Array:
     """What a node makes of arrays. ModelError naming it. `lead`: so many axes in front are none of the operator's."""
     try:
         with np.errstate(all="ignore"):
-            found = np.asarray(_compute(node, given, lead))
+            result = np.asarray(_compute(node, given, lead))
     except (ValueError, IndexError, TypeError, KeyError, ZeroDivisionError) as error:
-        shapes = ", ".join(str(list(one.shape[lead:])) for one in given)
+        shapes = ", ".join(str(list(array.shape[lead:])) for array in given)
         raise ModelError(f"node {node.name} ({node.op}) does not go with {shapes}: {error}") from None
-    if found.size > MAX_NUMBERS:
-        raise ModelError(f"node {node.name} ({node.op}) makes {found.size} numbers; the limit is {MAX_NUMBERS}")
-    return found
+    if result.size > MAX_NUMBERS:
+        raise ModelError(f"node {node.name} ({node.op}) makes {result.size} numbers; the limit is {MAX_NUMBERS}")
+    return result
 
 
 def _compute(node: Node, given: Sequence[Array], lead: int) -> Array:
     op, said = node.op, node.attributes
-    if op in FLOATS and (other := next((one.dtype for one in given if one.dtype.kind != "f"), None)):
+    if op in FLOATS and (other := next((array.dtype for array in given if array.dtype.kind != "f"), None)):
         raise TypeError(f"it is of floats, not {other}")
     if op in UNARY:
         return UNARY[op](given[0])
@@ -171,13 +171,13 @@ def _compute(node: Node, given: Sequence[Array], lead: int) -> Array:
         return np.asarray(raised / raised.sum(axis=axis, keepdims=True))
     front = given[0].shape[:lead]
     if op == "Reshape":
-        new = [given[0].shape[lead + at] if one == 0 else one for at, one in enumerate(said["shape"])]
+        new = [given[0].shape[lead + at] if size == 0 else size for at, size in enumerate(said["shape"])]
         return given[0].reshape(*front, *new)
     if op == "Transpose":
         return given[0].transpose(*range(lead), *(axis + lead for axis in said["perm"]))
     if op == "Concat":
-        most = np.broadcast_shapes(*(one.shape[:lead] for one in given))
-        full = [np.broadcast_to(one, (*most, *one.shape[lead:])) for one in given]
+        most = np.broadcast_shapes(*(array.shape[:lead] for array in given))
+        full = [np.broadcast_to(array, (*most, *array.shape[lead:])) for array in given]
         return np.concatenate(full, said["axis"] + lead)
     if op == "Slice":
         index: list[slice] = [slice(None)] * given[0].ndim
@@ -185,34 +185,34 @@ def _compute(node: Node, given: Sequence[Array], lead: int) -> Array:
             index[axis + lead] = slice(low, high, step)
         return given[0][tuple(index)]
     if op == "Gather":
-        found = given[1].reshape(given[1].shape[lead:]) if lead else given[1]
+        indices = given[1].reshape(given[1].shape[lead:]) if lead else given[1]
         limit = given[0].shape[said["axis"] + lead]
-        if found.size and not -limit <= found.min() <= found.max() < limit:
+        if indices.size and not -limit <= indices.min() <= indices.max() < limit:
             raise ValueError(f"index outside 0..{limit - 1}")
-        return np.take(given[0], found, said["axis"] + lead)
+        return np.take(given[0], indices, said["axis"] + lead)
     shape = np.broadcast_shapes(given[0].shape[lead:], tuple(said["shape"]))  # Expand
     return np.broadcast_to(aligned([given[0], np.empty((1,) * lead + shape)], lead)[0], (*front, *shape))
 
 
 def aligned(given: Sequence[Array], lead: int) -> list[Array]:
     """Of one rank, with axes of 1 put in behind the first `lead`."""
-    rank = max(one.ndim for one in given)
+    rank = max(array.ndim for array in given)
     if not lead:
         return list(given)
-    return [one.reshape(*one.shape[:lead], *(1,) * (rank - one.ndim), *one.shape[lead:]) for one in given]
+    return [array.reshape(*array.shape[:lead], *(1,) * (rank - array.ndim), *array.shape[lead:]) for array in given]
 
 
 def run_graph(graph: Graph, feeds: Mapping[str, Array], dtype: Any = np.float64) -> dict[str, Array]:
     """The outputs, all arithmetic in `dtype`. Raises ModelError."""
-    values = {name: _cast(one, dtype) for name, one in {**graph.constants, **feeds}.items()}
+    values = {name: _cast(array, dtype) for name, array in {**graph.constants, **feeds}.items()}
     for node in graph.nodes:
         values[node.output] = compute(node, [values[name] for name in node.inputs])
     return {name: values[name] for name in graph.outputs}
 
 
-def _cast(one: Array, dtype: Any) -> Array:
+def _cast(array: Array, dtype: Any) -> Array:
     with np.errstate(invalid="ignore"):  # NaN of the kind that a processor signals stays NaN
-        return one.astype(dtype) if one.dtype.kind == "f" else one
+        return array.astype(dtype) if array.dtype.kind == "f" else array
 
 
 def shapes_of(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
@@ -220,5 +220,6 @@ def shapes_of(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, ..
     if missing := [name for name in graph.names if name not in sizes]:
         raise ModelError(f"the graph has a size {missing[0]!r}: say how much, such as --sizes {missing[0]}=4")
     return {
-        one.name: tuple(size if isinstance(size, int) else sizes[size] for size in one.shape) for one in graph.inputs
+        value.name: tuple(size if isinstance(size, int) else sizes[size] for size in value.shape)
+        for value in graph.inputs
     }

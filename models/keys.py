@@ -29,8 +29,8 @@ class Keys:
     def has(self, key: str) -> bool:
         return self.found(key) is not None
 
-    def bad(self, key: str, what: str) -> ModelError:
-        return ModelError(f"{self.source}: {self.prefix + self.names.get(key, key)!r} {what}")
+    def bad(self, key: str, problem: str) -> ModelError:
+        return ModelError(f"{self.source}: {self.prefix + self.names.get(key, key)!r} {problem}")
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:
         if not self.has(key):

@@ -60,15 +60,15 @@ def read_model(folder: Path) -> Llama:
 
 def add_lora(model: Llama, rank: int) -> list[nn.Linear]:
     """Lets B A be trained on top of every factor. Returns the factors."""
-    found: list[nn.Linear] = []
+    factors: list[nn.Linear] = []
     matrices = model.config.matrices()
     for name in model.config.factored:
         for factor in matrices[name].factors():
             linear = model.get_submodule(factor.name.removeprefix("model."))
             assert isinstance(linear, nn.Linear)
             parametrize.register_parametrization(linear, "weight", LowRankSum(linear.weight, rank))
-            found.append(linear)
-    return found
+            factors.append(linear)
+    return factors
 
 
 def merge(factors: list[nn.Linear]) -> None:
@@ -141,14 +141,14 @@ def main() -> None:
             raise ModelError(f"--seed {args.seed} is that of the held-out stories: train with any other")
         check_new_folder(args.out)
         folder = find_model(args.model)
-        asked = [("before LoRA", folder), *([("of the base", find_model(args.base))] if args.base else [])]
-        found = {name: held_out_perplexity(path) for name, path in asked}
+        models = [("before LoRA", folder), *([("of the base", find_model(args.base))] if args.base else [])]
+        perplexities = {name: held_out_perplexity(path) for name, path in models}
         recover(args, folder)
-        found["after LoRA"] = held_out_perplexity(args.out)
+        perplexities["after LoRA"] = held_out_perplexity(args.out)
     except ModelError as error:
         sys.stderr.write(f"meshrt: error: {error}\n")
         sys.exit(error.exit_code)
-    print("perplexity  " + "  ".join(f"{name} {value:.4f}" for name, value in found.items()))
+    print("perplexity  " + "  ".join(f"{name} {value:.4f}" for name, value in perplexities.items()))
 
 
 if __name__ == "__main__":

@@ -61,7 +61,9 @@ class Matrix:
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """What a folder has of it, by name: shapes as Hugging Face has them."""
-        shapes: dict[str, tuple[int, ...]] = {f"{one.name}.weight": (one.columns, one.rows) for one in self.factors()}
+        shapes: dict[str, tuple[int, ...]] = {
+            f"{factor.name}.weight": (factor.columns, factor.rows) for factor in self.factors()
+        }
         if isinstance(self.form, Quantized):
             specs = self.form.tensors(self.name, self.columns, self.rows)
             shapes = {name: shape for name, (_, shape) in specs.items()}
@@ -117,11 +119,11 @@ class Experts:
 
     def inputs(self) -> tuple[tuple[Matrix, ...], ...]:
         """The matrices of its MLPs, those together that multiply the same input: of an expert, its tokens alone."""
-        return tuple(together for one in self.mlps for together in one.inputs())
+        return tuple(together for mlp in self.mlps for together in mlp.inputs())
 
     def matrices(self) -> tuple[Matrix, ...]:
         """Those that may be kept in another form: all but `routing`."""
-        return tuple(matrix for one in self.mlps for matrix in one.matrices())
+        return tuple(matrix for mlp in self.mlps for matrix in mlp.matrices())
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,7 @@ def read_ranks(low_rank: Mapping[str, Any], matrices: Iterable[Matrix]) -> dict[
 
     Raises ValueError saying what is wrong with the key.
     """
-    ranks, limits = low_rank.get("ranks"), {one.name: one.most_rank for one in matrices}
+    ranks, limits = low_rank.get("ranks"), {matrix.name: matrix.most_rank for matrix in matrices}
     if not isinstance(ranks, dict) or not ranks:
         raise ValueError(f"has no 'ranks', an object such as {{{next(iter(limits))!r}: 16}}")
     for name, rank in ranks.items():

@@ -60,7 +60,7 @@ def read_moe(read: Keys, kind: str, layers: int) -> Moe:
             dense=tuple(range(_natural(read, "first_k_dense_replace", layers))),
         )  # fmt: skip
     dense = read.get("mlp_only_layers", list, [])
-    if any(type(one) is not int or not 0 <= one < layers for one in dense):
+    if any(type(number) is not int or not 0 <= number < layers for number in dense):
         raise read.bad("mlp_only_layers", f"is {dense!r}; it must be a list of layers, 0 to {layers - 1}")
     gated = kind == "qwen2_moe"
     return Moe(
@@ -72,10 +72,10 @@ def read_moe(read: Keys, kind: str, layers: int) -> Moe:
 
 def _count_key(read: Keys) -> str:
     """Which of two names the number of experts has."""
-    there = [key for key in _COUNTS if read.has(key)] or [_COUNTS[0]]
-    if len(there) == 2 and read.data[there[0]] != read.data[there[1]]:
-        raise read.bad(there[0], f"and {there[1]!r} are both set and differ; keep one of them")
-    return there[0]
+    keys = [key for key in _COUNTS if read.has(key)] or [_COUNTS[0]]
+    if len(keys) == 2 and read.data[keys[0]] != read.data[keys[1]]:
+        raise read.bad(keys[0], f"and {keys[1]!r} are both set and differ; keep one of them")
+    return keys[0]
 
 
 def _natural(read: Keys, key: str, most: int) -> int:
@@ -92,7 +92,7 @@ def make_experts(kind: str, moe: Moe, hidden: int, matrix: Callable[[str, int, i
     names = ("w1", "w3", "w2") if kind == "mixtral" else ("gate_proj", "up_proj", "down_proj")
 
     def mlp(name: str, inner: int) -> Mlp:
-        gate, up, down = (f"{block}.{name}.{one}" for one in names)
+        gate, up, down = (f"{block}.{name}.{part}" for part in names)
         return Mlp(matrix(gate, hidden, inner), matrix(up, hidden, inner), matrix(down, inner, hidden))
 
     return Experts(

@@ -39,26 +39,26 @@ def losses(
 
     `project` is what multiplies (models/reference.py).
     """
-    found = []
+    per_sequence = []
     for number, ids in enumerate(sequences):
         if len(ids) > 1:
             logits = forward(config, weights, ids[:-1], dtype, project).astype(np.float64)
             logits -= logits.max(axis=-1, keepdims=True)
             log_p = logits[np.arange(len(logits)), ids[1:]] - np.log(np.exp(logits).sum(axis=-1))
-            found.append((-float(log_p.sum()), len(logits)))
+            per_sequence.append((-float(log_p.sum()), len(logits)))
         if progress:
             progress(number + 1, len(sequences))
-    if not found:
+    if not per_sequence:
         raise ModelError("there is no token to predict: the text is empty")
-    return found
+    return per_sequence
 
 
-def of_losses(found: Sequence[Loss]) -> float:
+def of_losses(losses: Sequence[Loss]) -> float:
     """The perplexity of all these sequences."""
     nats = 0.0
-    for one, _ in found:
-        nats += one
-    return math.exp(nats / sum(tokens for _, tokens in found))
+    for loss, _ in losses:
+        nats += loss
+    return math.exp(nats / sum(tokens for _, tokens in losses))
 
 
 def difference(before: Sequence[Loss], after: Sequence[Loss]) -> tuple[float, float | None]:
@@ -66,8 +66,8 @@ def difference(before: Sequence[Loss], after: Sequence[Loss]) -> tuple[float, fl
 
     Paired: the sequences differ far more than two models on one of them. Of a single one there is no error.
     """
-    more = np.array([one[0] - other[0] for one, other in zip(after, before, strict=True)])
-    tokens = np.array([one for _, one in before], float)
+    more = np.array([loss[0] - other[0] for loss, other in zip(after, before, strict=True)])
+    tokens = np.array([n for _, n in before], float)
     mean, count = float(more.sum() / tokens.sum()), len(more)
     if count == 1:
         return mean, None

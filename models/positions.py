@@ -89,7 +89,7 @@ def read_windows(read: Keys, kind: Kind, layers: int) -> tuple[int | None, ...]:
     active = kind.windows in ("all", "pattern") or read.get("use_sliding_window", bool, False)
     if kind.windows == "never" and active:
         raise read.bad("use_sliding_window", "is true; of this kind of model only full attention is supported")
-    if any(one not in (FULL, SLIDING) for one in types):
+    if any(layer_type not in (FULL, SLIDING) for layer_type in types):
         raise read.bad("layer_types", f"has other layers than {FULL} and {SLIDING}")
     if types and len(types) != layers:
         raise read.bad("layer_types", f"has {len(types)} layers; num_hidden_layers is {layers}")
@@ -106,5 +106,5 @@ def read_windows(read: Keys, kind: Kind, layers: int) -> tuple[int | None, ...]:
     else:
         pattern = read.size("sliding_window_pattern", kind.pattern) if kind.pattern != 2 else 2
         types = types or [SLIDING if (number + 1) % pattern else FULL for number in range(layers)]
-    windows = tuple(size if one == SLIDING else None for one in types)
+    windows = tuple(size if layer_type == SLIDING else None for layer_type in types)
     return windows if any(windows) else ()

@@ -30,23 +30,23 @@ def aligned_ranks(config: Config, part: str, ratio: float, block: int) -> dict[s
     ranks = {}
     for layer in map(config.layer, range(config.layers)):
         parts = {"mlp": layer.mlp.matrices(), "attention": layer.attention, "all": layer.matrices()}
-        for one in parts[part]:
-            ranks[one.name] = block_aligned_rank(one.columns, one.rows, ratio, block)
+        for matrix in parts[part]:
+            ranks[matrix.name] = block_aligned_rank(matrix.columns, matrix.rows, ratio, block)
     return ranks
 
 
 def parse_ranks(texts: Iterable[str]) -> list[tuple[str, int]]:
     """`NAME=R`, or a JSON file of {NAME: R}, as pairs in the order given. Raises ModelError."""
-    found: list[tuple[str, int]] = []
+    pairs: list[tuple[str, int]] = []
     for text in texts:
         name, equals, rank = text.rpartition("=")
         if equals and rank.isascii() and rank.isdecimal() and len(rank) < 10:
-            found.append((name, int(rank)))
+            pairs.append((name, int(rank)))
             continue
         if equals and not Path(text).is_file():
             raise ModelError(f"rank {text!r}: give NAME=R with a number R, or a JSON file")
-        found += _read_file(Path(text)).items()
-    return found
+        pairs += _read_file(Path(text)).items()
+    return pairs
 
 
 def _read_file(path: Path) -> Mapping[str, int]:
@@ -59,13 +59,13 @@ def _read_file(path: Path) -> Mapping[str, int]:
     return data
 
 
-def named_ranks(config: Config, asked: Iterable[tuple[str, int]]) -> dict[str, int]:
+def named_ranks(config: Config, pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
     """Ranks of matrices by their whole name, its end or a pattern: `gate_proj`, `layers.0.mlp.*`. Later ones win.
 
     Raises ModelError for a name that no matrix has and for a rank that is not 1..min(in, out) of each it names.
     """
     matrices, ranks = config.matrices(), {}
-    for pattern, rank in asked:
+    for pattern, rank in pairs:
         named = [name for name in matrices if fnmatchcase(name, pattern) or fnmatchcase(name, "*." + pattern)]
         if not named:
             raise ModelError(f"rank of {pattern!r}: no matrix of the {config.layers} layers has that name")

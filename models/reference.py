@@ -42,7 +42,7 @@ def load_weights(
     config = config or read_config(model.folder if isinstance(model, Checkpoint) else model, quantized=True)
     checkpoint = model if isinstance(model, Checkpoint) else open_checkpoint(model, config)
 
-    matrices = {name: one for name, one in config.matrices().items() if name in config.quantized}
+    matrices = {name: matrix for name, matrix in config.matrices().items() if name in config.quantized}
     if config.head is not None:
         matrices["lm_head"] = config.head_matrix
 
@@ -73,8 +73,8 @@ def forward(
     w = {name: np.asarray(weight, dtype) for name, weight in weights.items()}
     turns = rotary_tables(family, len(tokens), dtype)
     x = embed(family, w, tokens)
-    for one in family.layers:
-        x = layer(family, w, one, x, turns, project)
+    for each in family.layers:
+        x = layer(family, w, each, x, turns, project)
     head = Matrix(family.head, family.hidden, family.vocabulary)
     return capped(project(w, head, normed(family, w, family.norm, x)), family.logit_cap)
 
@@ -138,18 +138,18 @@ def rotate(x: Array, cos: Array, sin: Array) -> Array:
     return np.concatenate((low * cos - high * sin, high * cos + low * sin), axis=-1)
 
 
-def layer(family: Family, w: Weights, one: Layer, x: Array, turns: Turns, project: Project = project) -> Array:
+def layer(family: Family, w: Weights, layer: Layer, x: Array, turns: Turns, project: Project = project) -> Array:
     """One layer over x [T, hidden]. `project` is what computes a projection: another one can look at its input."""
-    y = attention(family, w, one, normed(family, w, one.attention_norm, x), turns, project)
-    x = x + (y if one.after_attention is None else normed(family, w, one.after_attention, y))
-    y = normed(family, w, one.mlp_norm, x)
-    y = mlp(w, one.mlp, y, project) if isinstance(one.mlp, Mlp) else experts(w, one.mlp, y, project)
-    out: Array = x + (y if one.after_mlp is None else normed(family, w, one.after_mlp, y))
+    y = attention(family, w, layer, normed(family, w, layer.attention_norm, x), turns, project)
+    x = x + (y if layer.after_attention is None else normed(family, w, layer.after_attention, y))
+    y = normed(family, w, layer.mlp_norm, x)
+    y = mlp(w, layer.mlp, y, project) if isinstance(layer.mlp, Mlp) else experts(w, layer.mlp, y, project)
+    out: Array = x + (y if layer.after_mlp is None else normed(family, w, layer.after_mlp, y))
     return out
 
 
 def attention(
-    family: Family, w: Weights, one: Layer, x: Array, turns: Turns, project: Project = project
+    family: Family, w: Weights, layer: Layer, x: Array, turns: Turns, project: Project = project
 ) -> Array:  # fmt: skip
     """Causal self-attention over x [T, hidden]. Key and value head g serves the query heads g*H/G .. (g+1)*H/G - 1."""
 
@@ -162,20 +162,20 @@ def attention(
             y = np.clip(y, -family.clip, family.clip)
         return y.reshape(len(x), -1, family.head_dim).transpose(1, 0, 2)
 
-    q, k, v = heads(one.q, one.q_norm), heads(one.k, one.k_norm), heads(one.v, None)
+    q, k, v = heads(layer.q, layer.q_norm), heads(layer.k, layer.k_norm), heads(layer.v, None)
     if turns:
-        q, k = rotate(q, *turns[one.rope]), rotate(k, *turns[one.rope])
+        q, k = rotate(q, *turns[layer.rope]), rotate(k, *turns[layer.rope])
     k, v = (np.repeat(part, family.group, axis=0) for part in (k, v))
     scores = capped(q @ k.transpose(0, 2, 1) * x.dtype.type(family.scale), family.score_cap)  # [H, T, T]
-    y = softmax(np.where(seen(len(x), one.window), scores, x.dtype.type(-np.inf))) @ v  # [H, T, D]
-    return project(w, one.o, y.transpose(1, 0, 2).reshape(len(x), -1))
+    y = softmax(np.where(seen(len(x), layer.window), scores, x.dtype.type(-np.inf))) @ v  # [H, T, D]
+    return project(w, layer.o, y.transpose(1, 0, 2).reshape(len(x), -1))
 
 
 def seen(tokens: int, window: int | None) -> NDArray[np.bool_]:
     """Which tokens each token sees, [T, T]: itself and those before it, or the last `window` of these."""
     back = np.arange(tokens)[:, None] - np.arange(tokens)
-    found: NDArray[np.bool_] = (back >= 0) & (back < (window or tokens))
-    return found
+    mask: NDArray[np.bool_] = (back >= 0) & (back < (window or tokens))
+    return mask
 
 
 def softmax(x: Array) -> Array:
@@ -184,12 +184,12 @@ def softmax(x: Array) -> Array:
     return p
 
 
-def mlp(w: Weights, one: Mlp, x: Array, project: Project = project) -> Array:
+def mlp(w: Weights, mlp: Mlp, x: Array, project: Project = project) -> Array:
     """act(x gate) * (x up), or act(x up) where there is no gate, times down."""
-    up = project(w, one.up, x)
-    if one.gate is None:
-        return project(w, one.down, activated(up, one.activation))
-    return project(w, one.down, activated(project(w, one.gate, x), one.activation) * up)
+    up = project(w, mlp.up, x)
+    if mlp.gate is None:
+        return project(w, mlp.down, activated(up, mlp.activation))
+    return project(w, mlp.down, activated(project(w, mlp.gate, x), mlp.activation) * up)
 
 
 def activated(x: Array, activation: Activation) -> Array:
@@ -206,21 +206,21 @@ def activated(x: Array, activation: Activation) -> Array:
     return z
 
 
-def experts(w: Weights, one: Experts, x: Array, project: Project = project) -> Array:
+def experts(w: Weights, mixture: Experts, x: Array, project: Project = project) -> Array:
     """Each token of x [T, hidden] through its own experts, summed in order of their number, and through the shared one.
 
     An expert computes its tokens only, and nothing where it has none.
     """
-    chosen, shares = route(project(w, one.router, x), one.top, one.renormalise)
+    chosen, shares = route(project(w, mixture.router, x), mixture.top, mixture.renormalise)
     y = np.zeros_like(x)
     for number in np.unique(chosen):
         tokens, places = np.nonzero(chosen == number)
         share = shares[tokens, places, None].astype(x.dtype)
-        y[tokens] += share * mlp(w, one.experts[number], x[tokens], project)
-    if one.shared is not None:
-        shared = mlp(w, one.shared, x, project)
-        if one.shared_gate is not None:
-            shared = shared / (1 + np.exp(-project(w, one.shared_gate, x)))
+        y[tokens] += share * mlp(w, mixture.experts[number], x[tokens], project)
+    if mixture.shared is not None:
+        shared = mlp(w, mixture.shared, x, project)
+        if mixture.shared_gate is not None:
+            shared = shared / (1 + np.exp(-project(w, mixture.shared_gate, x)))
         y += shared
     return y
 

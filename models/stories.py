@@ -640,10 +640,10 @@ def _story(rng: random.Random) -> str:
     return re.sub(r"\b([Aa])\(n\) (\w)", _article, text)
 
 
-def _article(found: re.Match[str]) -> str:
+def _article(match: re.Match[str]) -> str:
     """`a(n) apple` -> `an apple`. The lists have no words such as hour or useful, where letter and sound differ."""
-    letter = found[2]
-    return f"{found[1]}{'n' if letter.lower() in 'aeiou' else ''} {letter}"
+    letter = match[2]
+    return f"{match[1]}{'n' if letter.lower() in 'aeiou' else ''} {letter}"
 
 
 def _person(rng: random.Random, taken: str) -> Person:

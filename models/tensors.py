@@ -72,10 +72,10 @@ def read_header(file: Path) -> dict[str, Tensor]:
 
 
 def _check_apart(file: Path, tensors: Iterable[Tensor]) -> None:
-    placed = sorted((one for one in tensors if one.nbytes), key=lambda one: one.offset)
-    for one, other in pairwise(placed):
-        if other.offset < one.offset + one.nbytes:
-            raise ModelError(f"{file}: tensors {one.name} and {other.name} overlap: the header is damaged or forged")
+    placed = sorted((tensor for tensor in tensors if tensor.nbytes), key=lambda tensor: tensor.offset)
+    for tensor, other in pairwise(placed):
+        if other.offset < tensor.offset + tensor.nbytes:
+            raise ModelError(f"{file}: tensors {tensor.name} and {other.name} overlap: the header is damaged or forged")
 
 
 def _check_tensor(file: Path, name: str, entry: object, start: int, size: int) -> Tensor:

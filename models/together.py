@@ -16,37 +16,37 @@ from meshrt.models.tensors import ITEM_BYTES, Tensor
 def named(tensors: Mapping[str, Tensor], config: Config) -> dict[str, Tensor]:
     """The tensors, also by the names that the configuration has for them. ModelError for one of another shape."""
     kind = config.kind
-    found, first = dict(tensors), kind.names.embedding.partition(".")[0] + "."
+    renamed, first = dict(tensors), kind.names.embedding.partition(".")[0] + "."
     if not any(name.startswith(first) for name in tensors):
-        found |= {first + name: tensor for name, tensor in tensors.items()}
+        renamed |= {first + name: tensor for name, tensor in tensors.items()}
     for number in range(config.layers if kind.together else 0):
         stem, matrices = f"{kind.names.layer}{number}.", config.layer(number).matrices()
-        by_name = {one.name: one for one in matrices}
+        by_name = {matrix.name: matrix for matrix in matrices}
         for source, parts in kind.together.items():
             for end in (".weight", ".bias"):
-                if whole := found.get(stem + source + end):
-                    found |= _cut(whole, [by_name[stem + part] for part in parts], end, kind.turned)
-    return found
+                if whole := renamed.get(stem + source + end):
+                    renamed |= _cut(whole, [by_name[stem + part] for part in parts], end, kind.turned)
+    return renamed
 
 
 def _cut(whole: Tensor, parts: Iterable[Matrix], end: str, turned: bool) -> dict[str, Tensor]:
     """Matrices of one input, or their biases, that lie in one tensor."""
     parts = list(parts)
-    inner, total = parts[0].rows, sum(one.columns for one in parts)
+    inner, total = parts[0].rows, sum(matrix.columns for matrix in parts)
     shape = (total,) if end == ".bias" else (inner, total) if turned else (total, inner)
     if whole.shape != shape:
         raise ModelError(
             f"{whole.file}: tensor {whole.name} has shape {list(whole.shape)}; config.json asks for {list(shape)}"
         )
-    found, low, item = {}, 0, ITEM_BYTES.get(whole.dtype, 0)
-    for one in parts:
-        name = one.name + end
+    pieces, low, item = {}, 0, ITEM_BYTES.get(whole.dtype, 0)
+    for matrix in parts:
+        name = matrix.name + end
         if end == ".weight" and turned:
-            found[name] = replace(whole, shape=(one.columns, inner), turned=(low, total))
+            pieces[name] = replace(whole, shape=(matrix.columns, inner), turned=(low, total))
         else:
             row = item * (1 if end == ".bias" else inner)
-            found[name] = replace(
-                whole, shape=(one.columns, *shape[1:]), offset=whole.offset + low * row, nbytes=one.columns * row
+            pieces[name] = replace(
+                whole, shape=(matrix.columns, *shape[1:]), offset=whole.offset + low * row, nbytes=matrix.columns * row
             )
-        low += one.columns
-    return found
+        low += matrix.columns
+    return pieces

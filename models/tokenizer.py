@@ -33,9 +33,9 @@ def load_tokenizer(folder: str | Path) -> "Tokenizer":
     except ImportError as error:
         raise ModelError(f"the tokenizers library is needed for text ({error}); --prompt-ids works without") from error
     text = read_text(path, MAX_TEXT_BYTES)
-    found = _parsed(path, text)
-    _check_tables(path, found)
-    _check_growth(path, [found.get(name) for name in PARTS])  # before the library normalizes added tokens
+    data = _parsed(path, text)
+    _check_tables(path, data)
+    _check_growth(path, [data.get(name) for name in PARTS])  # before the library normalizes added tokens
     with _told(f"{path}: not a usable tokenizer; --prompt-ids 1,2,3 works without one"):
         tokenizer = Tokenizer.from_str(text)
         tokenizer.no_padding()
@@ -71,22 +71,22 @@ def decode(tokenizer: "Tokenizer", ids: list[int]) -> str:
 def _parsed(path: Path, text: str) -> dict[str, Any]:
     """The file as JSON. ModelError for what is none: the library acts on what it has read before it comes to that."""
     try:
-        found = json.loads(text)
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         why = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
         raise ModelError(f"{path}: not a usable tokenizer; --prompt-ids 1,2,3 works without one ({why})") from error
-    if not isinstance(found, dict):
+    if not isinstance(data, dict):
         raise ModelError(f"{path}: not a usable tokenizer; --prompt-ids 1,2,3 works without one (it is no JSON object)")
-    return found
+    return data
 
 
-def _check_tables(path: Path, found: dict[str, Any]) -> None:
+def _check_tables(path: Path, data: dict[str, Any]) -> None:
     """ModelError for a table of characters that says to be larger than it is.
 
     The library makes room for what its first four bytes say, twice over: where that is gigabytes, on a machine that has
     not got them, the process is aborted.
     """
-    parts: list[Any] = [found]
+    parts: list[Any] = [data]
     while parts:
         part = parts.pop()
         table = part.get("precompiled_charsmap") if isinstance(part, dict) else None
@@ -122,15 +122,15 @@ def _first_number(table: str) -> int:
 
 def _growth(part: Any) -> int:
     """By how much the replacements in a part of a tokenizer, one after the other, may lengthen a text."""
-    found = 1
+    growth = 1
     if isinstance(part, dict):
         content = part.get("content")
-        found += len(content) if part.get("type") == "Replace" and isinstance(content, str) else 0
-        found += part.get("type") == "ByteLevel"  # a character for each byte, of which most that it makes have two
+        growth += len(content) if part.get("type") == "Replace" and isinstance(content, str) else 0
+        growth += part.get("type") == "ByteLevel"  # a character for each byte, of which most that it makes have two
         part = [*part.values()]
-    for one in part if isinstance(part, list) else []:
-        found = min(found * _growth(one), MAX_GROWTH + 1)
-    return found
+    for child in part if isinstance(part, list) else []:
+        growth = min(growth * _growth(child), MAX_GROWTH + 1)
+    return growth
 
 
 @contextmanager

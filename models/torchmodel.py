@@ -29,11 +29,11 @@ class Projections(nn.Module):
 
     def __init__(self, matrices: Sequence[Matrix]) -> None:
         super().__init__()
-        for one in matrices:
-            for factor in one.factors():
+        for matrix in matrices:
+            for factor in matrix.factors():
                 self.add_module(own_name(factor), nn.Linear(factor.rows, factor.columns, bias=factor.bias))
-            if one.bias and one.rank is not None:
-                self.add_module(own_name(one), Bias(one.columns))
+            if matrix.bias and matrix.rank is not None:
+                self.add_module(own_name(matrix), Bias(matrix.columns))
 
     def project(self, matrix: Matrix, x: Tensor) -> Tensor:
         for factor in matrix.factors():
@@ -77,7 +77,7 @@ class Mlp(Projections):
         self.shapes = mlp
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = (self.project(one, x) for one in self.shapes.inner)
+        gate, up = (self.project(matrix, x) for matrix in self.shapes.inner)
         return self.project(self.shapes.down, functional.silu(gate) * up)
 
 
@@ -107,8 +107,8 @@ class Experts(Projections):
         order = chosen.flatten().argsort(stable=True)  # choices by expert
         tokens, counts = order // top, chosen.flatten().bincount(minlength=count)
         parts = flat[tokens].split(counts.tolist())
-        found = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True)])
-        y = torch.zeros_like(flat).index_add(0, tokens, found * shares.flatten()[order, None])
+        results = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True)])
+        y = torch.zeros_like(flat).index_add(0, tokens, results * shares.flatten()[order, None])
         if self.shared is not None:
             shared = getattr(self, self.shared)(flat)
             if self.shapes.shared_gate is not None:
@@ -131,8 +131,8 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor | None]:
         """The layer's output, and how uneven its experts are if it has some."""
         x = x + self.self_attn(self.input_layernorm(x), cos, sin)
-        found = getattr(self, self.block)(self.post_attention_layernorm(x))
-        return (x + found[0], found[1]) if isinstance(found, tuple) else (x + found, None)
+        added = getattr(self, self.block)(self.post_attention_layernorm(x))
+        return (x + added[0], added[1]) if isinstance(added, tuple) else (x + added, None)
 
 
 class Llama(nn.Module):
@@ -147,7 +147,7 @@ class Llama(nn.Module):
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.eps)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        last = {f"{one.name}.weight" for number in range(config.layers) for one in outputs(config.layer(number))}
+        last = {f"{matrix.name}.weight" for number in range(config.layers) for matrix in outputs(config.layer(number))}
         for name, weight in self.named_parameters():
             if weight.ndim == 2:
                 # What is added to the residual stream starts smaller, so that its variance does not grow with depth.
@@ -163,9 +163,9 @@ class Llama(nn.Module):
         cos, sin = rotary(self.config, ids.shape[1])
         x, uneven = self.embed_tokens(ids), []
         for layer in self.layers:
-            x, found = layer(x, cos, sin)
-            if found is not None:
-                uneven.append(found)
+            x, unevenness = layer(x, cos, sin)
+            if unevenness is not None:
+                uneven.append(unevenness)
         head = self.embed_tokens if self.config.tie_word_embeddings else self.lm_head
         return functional.linear(self.norm(x), head.weight), uneven
 
@@ -173,7 +173,7 @@ class Llama(nn.Module):
 def outputs(layer: shapes.Layer) -> list[Matrix]:
     """The matrices whose product is added to the residual stream."""
     mlps = layer.mlp.mlps if isinstance(layer.mlp, shapes.Experts) else (layer.mlp,)
-    return [layer.o, *(one.down for one in mlps)]
+    return [layer.o, *(mlp.down for mlp in mlps)]
 
 
 def tensor_name(parameter: str) -> str:

@@ -44,8 +44,8 @@ class Lru:
 
     def forget(self, keys: Collection[Key]) -> None:
         """These are not there any more, or are others."""
-        some = keys if len(keys) < len(self.held) else [key for key in self.held if key in keys]
-        for key in some:
+        candidates = keys if len(keys) < len(self.held) else [key for key in self.held if key in keys]
+        for key in candidates:
             self.used -= self.held.pop(key, 0)
 
     def drop(self, buffer: int) -> None:
@@ -119,10 +119,10 @@ class SharedCache:
                     if access is None:
                         continue
                     key, nbytes = access
-                    there, gone = self.lru.touch(key, nbytes)
+                    hit, gone = self.lru.touch(key, nbytes)
                     if kind:
                         self.changed.add(key)
-                    elif not there:
+                    elif not hit:
                         moved[core][0] += nbytes
                     for old, size in gone:
                         if old in self.changed:

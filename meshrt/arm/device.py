@@ -71,7 +71,7 @@ class ArmDevice:
 
     def peak(self, operations: int, cores: int | None = None) -> float:
         """Operations a second of the first `cores` (None: of all), with SIMD instructions of so many each."""
-        return sum(operations * one.simd_pipes * one.hz for one in self.cores[:cores])
+        return sum(operations * core.simd_pipes * core.hz for core in self.cores[:cores])
 
 
 _ENERGY = (

@@ -82,7 +82,7 @@ def _mmla(kind: Any) -> Callable[..., Array]:
     """[2, 8] of that dtype x [8, 2] of int8 -> [2, 2]: 32 products."""
 
     def run(total: Array, a: Array, b: Array, at: None) -> Array:
-        pairs = contract(*(one.view(type_).reshape(*one.shape[:-1], 2, 8) for one, type_ in ((a, kind), (b, np.int8))))
+        pairs = contract(*(x.view(type_).reshape(*x.shape[:-1], 2, 8) for x, type_ in ((a, kind), (b, np.int8))))
         return as_bytes((total.view(np.int32) + pairs.reshape(*pairs.shape[:-2], 4)).astype(np.int32))
 
     return run
@@ -92,7 +92,7 @@ def _dot(kind: Any) -> Callable[..., Array]:
     """In each of 4 lanes 4 products of a, of that dtype, with element `at` of b, which is 4 int8."""
 
     def run(total: Array, a: Array, b: Array, at: int) -> Array:
-        fours = [one.view(type_).reshape(*one.shape[:-1], 4, 4) for one, type_ in ((a, kind), (b, np.int8))]
+        fours = [x.view(type_).reshape(*x.shape[:-1], 4, 4) for x, type_ in ((a, kind), (b, np.int8))]
         lanes = contract(fours[0], fours[1][..., at : at + 1, :])[..., 0]
         return as_bytes((total.view(np.int32) + lanes).astype(np.int32))
 
@@ -110,8 +110,8 @@ def _fmla(kind: Any, sign: int = 1) -> Callable[..., Array]:
         element = element if at is None else element[..., at : at + 1]
         out = total.view(kind)
         for step in range(max(wide.shape[-2], element.shape[-2])):
-            one, other = (part[..., min(step, part.shape[-2] - 1), :] for part in (wide, element))
-            out = ((one * other)[..., None, :] + out).astype(kind)
+            factor, other = (part[..., min(step, part.shape[-2] - 1), :] for part in (wide, element))
+            out = ((factor * other)[..., None, :] + out).astype(kind)
         return as_bytes(out)
 
     return run

@@ -32,8 +32,8 @@ class Tally:
     @cached_property
     def extensions(self) -> tuple[tuple[str, str], ...]:
         """The instructions that not every core has, and what they need."""
-        known = ((op, OPERATIONS[op].needs) for op in self.instructions if op in OPERATIONS)
-        return tuple((op, needs) for op, needs in known if needs is not None)
+        pairs = ((op, OPERATIONS[op].needs) for op in self.instructions if op in OPERATIONS)
+        return tuple((op, needs) for op, needs in pairs if needs is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,12 +88,12 @@ class Kernel:
 
 
 def _tally(lines: Sequence[Instruction], more: Sequence[str]) -> Tally:
-    known = [OPERATIONS[line.op] for line in lines if line.op in OPERATIONS]
+    operations = [OPERATIONS[line.op] for line in lines if line.op in OPERATIONS]
     return Tally(
         Counter([*(line.op for line in lines), *more]),
         sum(len(line.to) for line in lines if line.op in LOADS),
         sum(len(line.of) for line in lines if line.op == "st1"),
-        sum(one.operations for one in known),
+        sum(operation.operations for operation in operations),
     )
 
 
@@ -126,8 +126,8 @@ def execute(kernel: Kernel, grid: Sequence[int], steps: int, streams: Mapping[st
         return
     last = len(grid) - 1
     for at in range(grid[-1]):
-        here = {name: _part(array, last, at) for name, array in held.items()}
-        _run(kernel.after, here, {name: _part(array, last, at) for name, array in streams.items()}, fresh)
+        registers = {name: _part(array, last, at) for name, array in held.items()}
+        _run(kernel.after, registers, {name: _part(array, last, at) for name, array in streams.items()}, fresh)
 
 
 def _part(array: Array, axis: int, at: int) -> Array:
@@ -155,7 +155,7 @@ def _run(
         operation = OPERATIONS[line.op]
         operands = [held.get(name, fresh) for name in ((*line.to, *line.of) if operation.onto else line.of)]
         if operation.onto and line.to[0] not in carried:  # each step for itself: as if steps were tiles
-            result = operation.run(*(one[..., None, :] for one in operands), line.at)[..., 0, :]
+            result = operation.run(*(operand[..., None, :] for operand in operands), line.at)[..., 0, :]
         elif line.to[0] in carried and not operation.onto:
             result = _carry(operation, line, operands)
         else:
@@ -166,9 +166,9 @@ def _run(
 def _carry(operation: Operation, line: Instruction, operands: Sequence[Array]) -> Array:
     """A target that is an operand as well, from step to step."""
     own = line.of.index(line.to[0])
-    others = [one for at, one in enumerate(operands) if at != own]
+    others = [operand for at, operand in enumerate(operands) if at != own]
     total = operands[own]
-    for step in range(max((one.shape[-2] for one in others), default=1)):
-        given = [one[..., min(step, one.shape[-2] - 1), None, :] for one in others]
+    for step in range(max((operand.shape[-2] for operand in others), default=1)):
+        given = [operand[..., min(step, operand.shape[-2] - 1), None, :] for operand in others]
         total = operation.run(*given[:own], total, *given[own:], line.at)
     return total

@@ -24,7 +24,7 @@ def ceilings(report: Mapping[str, Any], part: Mapping[str, Any]) -> Ceilings:
     operations = part["operations"]
     simd = sum(count for op, count in ran.items() if op not in OTHERS)
 
-    moved = sum(16 * (one.loads + one.stores) * one.hz for one in cores)
+    moved = sum(16 * (core.loads + core.stores) * core.hz for core in cores)
 
     def level(name: str, path: str, nbytes: int, rate: float) -> Level:
         return Level(name, path, nbytes, rate, nbytes / rate)
@@ -33,11 +33,11 @@ def ceilings(report: Mapping[str, Any], part: Mapping[str, Any]) -> Ceilings:
         "operations", operations, issued * operations / multiplied if multiplied else device.peak(8, len(cores)),
         (
             level("registers", "l1_bytes", part["l1_bytes"], moved),
-            level("L2", "l2_bytes", part["l2_bytes"], sum(one.l2_bytes_per_cycle * one.hz for one in cores)),
-            level("SLC", "slc_bytes", part["slc_bytes"], sum(one.slc_bytes_per_cycle * one.hz for one in cores)),
+            level("L2", "l2_bytes", part["l2_bytes"], sum(core.l2_bytes_per_cycle * core.hz for core in cores)),
+            level("SLC", "slc_bytes", part["slc_bytes"], sum(core.slc_bytes_per_cycle * core.hz for core in cores)),
             level(
                 "DRAM", "dram_bytes.total", part["dram_bytes"]["total"],
-                min(device.bus_bytes_per_second, sum(one.bytes_per_second for one in cores)),
+                min(device.bus_bytes_per_second, sum(core.bytes_per_second for core in cores)),
             ),
             level("flash", "flash_bytes", part["flash_bytes"], device.flash_bytes_per_second),
         ),

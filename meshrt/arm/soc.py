@@ -62,9 +62,9 @@ class Soc:
     notes: dict[str, Any] = field(default_factory=dict)  # what a program found of the host; rank 0's are reported
 
     def __post_init__(self) -> None:
-        there, ranks, rank = len(self.device.cores), self.control.size, self.control.rank
-        if not 1 <= self.count <= there:
-            raise UsageError(f"--cores is {self.count}; device {self.device.name} has {there} cores")
+        available, ranks, rank = len(self.device.cores), self.control.size, self.control.rank
+        if not 1 <= self.count <= available:
+            raise UsageError(f"--cores is {self.count}; device {self.device.name} has {available} cores")
         if ranks > self.count:
             raise UsageError(
                 f"{ranks} ranks for {self.count} cores: start {self.count} ranks at most, or raise --cores"

@@ -32,11 +32,11 @@ class Bench(click.Group):
             return _serving()
         if cmd_name in COMPARISONS:
             return _comparison(cmd_name)
-        found = super().get_command(ctx, cmd_name)
-        if found is None:
+        subcommand = super().get_command(ctx, cmd_name)
+        if subcommand is None:
             names = self.list_commands(ctx)
             raise click.UsageError(f"no {cmd_name!r}: {nearest(cmd_name, names, f'there are {names}')}", ctx)
-        return found
+        return subcommand
 
 
 @click.group("bench", cls=Bench)
@@ -44,8 +44,8 @@ def command() -> None:
     """Measure and compare."""
 
 
-for one in FIGURES:
-    command.add_command(one)
+for figure in FIGURES:
+    command.add_command(figure)
 
 
 payload = click.option("--payload", type=shared.Name(["full", "none"]), help="[default: full up to 4096 cores]")

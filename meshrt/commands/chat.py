@@ -103,8 +103,8 @@ def talk(
     turns.ask()
     while turns.prompt:
         turns.room = min(positions, LONGER * (len(turns.prompt) + limit))
-        asked = {"prompt_ids": ",".join(map(str, turns.prompt)), "max_new_tokens": turns.room - len(turns.prompt)}
-        document = emulate(comm, board, program, arguments | asked, console=console, **settings)
+        request = {"prompt_ids": ",".join(map(str, turns.prompt)), "max_new_tokens": turns.room - len(turns.prompt)}
+        document = emulate(comm, board, program, arguments | request, console=console, **settings)
         if document is not None:
             seconds = document["measured"]["critical_path"]["seconds"]
             console.note(f"[{1e3 * seconds:,.3f} ms of virtual time since all was read]")
@@ -149,10 +149,10 @@ def _heard(
     from meshrt.programs.generation.dialogue import read_line
 
     while (line := read_line(source)) is not None:
-        found = dialogue.hear(line)
-        if isinstance(found, str):
-            console.note(f"({found})")
+        ids_or_reason = dialogue.hear(line)
+        if isinstance(ids_or_reason, str):
+            console.note(f"({ids_or_reason})")
             continue
-        begun, dialogue.ids = bool(dialogue.ids), dialogue.ids + found
-        return ([], found) if begun and len(dialogue.ids) <= room else (dialogue.ids, None)
+        begun, dialogue.ids = bool(dialogue.ids), dialogue.ids + ids_or_reason
+        return ([], ids_or_reason) if begun and len(dialogue.ids) <= room else (dialogue.ids, None)
     return [], None

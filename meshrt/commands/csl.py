@@ -103,7 +103,7 @@ def _run_layout(
         return
     for name, cores in shown.items():
         for core, numbers in cores.items():
-            click.echo(f"{name} ({core}): {' '.join(f'{one:g}' for one in numbers)}")
+            click.echo(f"{name} ({core}): {' '.join(f'{number:g}' for number in numbers)}")
     width, height = report["mesh"]
     met = "" if report["bank_conflicts"] is None else f" with {report['bank_conflicts']} bank conflicts"
     click.echo(
@@ -138,9 +138,9 @@ def _run_folder(
             return ran.returncode, ran.stderr or "", [json.loads(line) for line in lines]
 
         def other(seed: int | None) -> Outcome:
-            code, told, runs = run(seed, again=True)
+            code, stderr, runs = run(seed, again=True)
             if code:
-                last = told.strip().splitlines()[-1:] or ["nothing is said"]
+                last = stderr.strip().splitlines()[-1:] or ["nothing is said"]
                 raise MeshrtError(f"exit code {code}: {last[0]}")
             return outcome(runs)
 
@@ -148,8 +148,8 @@ def _run_folder(
         document: dict[str, Any] = {"runs": runs}
         if seeds and not code:
             document["orders"] = compare(outcome(runs), seeds, other, repeats=True)
-        for one in runs:
-            one.pop("exported", None)
+        for report in runs:
+            report.pop("exported", None)
     deliver_json(document, json_path)
     if code:
         sys.exit(code)
@@ -185,15 +185,22 @@ def check_command(
     if json_path not in (None, "-"):
         check_target("--json", json_path)
     root = Path(path).resolve()
-    found = [one for one in programs(root) if not only or any(text in str(one[0].relative_to(root)) for text in only)]
-    if not found:
+    chosen = [
+        program
+        for program in programs(root)
+        if not only or any(text in str(program[0].relative_to(root)) for text in only)
+    ]
+    if not chosen:
         raise UsageError(f"no program of {path} has {' or '.join(only)} in its name")
-    checked = [check(root, folder, script, tuple(arguments.split()), timeout) for folder, script in found]
-    deliver_json({"programs": [asdict(one) for one in checked]}, json_path)
+    checked = [check(root, folder, script, tuple(arguments.split()), timeout) for folder, script in chosen]
+    deliver_json({"programs": [asdict(result) for result in checked]}, json_path)
     if not quiet and json_path != "-":
-        rows = [[one.name, one.parses, one.builds, one.runs, one.right, one.why[:110]] for one in checked]
+        rows = [
+            [result.name, result.parses, result.builds, result.runs, result.right, result.why[:110]]
+            for result in checked
+        ]
         print_grid(["program", "parses", "builds", "runs", "right", "why"], rows, form)
-        right = sum(one.right == "yes" for one in checked)
+        right = sum(result.right == "yes" for result in checked)
         if form == "table":
             click.echo(f"{right} of {len(checked)} print SUCCESS")
 

@@ -73,7 +73,7 @@ def _numbers(device: Any) -> Iterator[tuple[str, Any]]:
         if key == "clusters":
             for cluster in value:
                 name = cluster.pop("name")
-                for each in ("cores", *(one for one in cluster if one != "cores")):
+                for each in ("cores", *(field for field in cluster if field != "cores")):
                     yield f"clusters.{name}.{each}", cluster[each]
             continue
         if key in ("isa", "matrix_unit") and value is not None:

@@ -37,16 +37,16 @@ def command(
     if json_path not in (None, "-"):
         check_target("--json", json_path)
     left_out = ("kinds",) if host else differences.LEFT_OUT
-    found = differences.differences(_read(before), _read(after), only, left_out)
-    deliver_json(differences.as_json(found), json_path)
+    changes = differences.differences(_read(before), _read(after), only, left_out)
+    deliver_json(differences.as_json(changes), json_path)
     if not quiet and json_path != "-":
-        if found or form != "table":
-            rows = [[one.path, one.before, one.after, differences.percent(one.change)] for one in found]
+        if changes or form != "table":
+            rows = [[entry.path, entry.before, entry.after, differences.percent(entry.change)] for entry in changes]
             print_grid(["", "before", "after", "change"], rows, form)
         else:
             click.echo("nothing changed")
     if share is not None:
-        bounds.keep(differences.above(found, share))
+        bounds.keep(differences.above(changes, share))
 
 
 def _share(text: str) -> float:

@@ -21,10 +21,10 @@ def command(json_path: str | None) -> None:
 
     if json_path not in (None, "-"):
         check_target("--json", json_path)
-    found = []
+    checks = []
     for check in doctor.checks(core):
-        found.append(check)
+        checks.append(check)
         if json_path != "-":
             click.echo(check.text())
-    report.deliver_json(doctor.as_json(found), json_path)
-    sys.exit(doctor.exit_code(found))
+    report.deliver_json(doctor.as_json(checks), json_path)
+    sys.exit(doctor.exit_code(checks))

@@ -128,8 +128,8 @@ def model(processors: int, latency: int, bandwidth: int, form: str, json_path: s
     from meshrt.studies import hostmodel as study
 
     def measure() -> tuple[Any, Callable[[], None]]:
-        found, network = study.measure(timed), study.Network(processors, latency * 1e-9, bandwidth * 1e6)
-        return study.as_json(found, network), lambda: study.print_model(found, network, form)
+        fitted, network = study.measure(timed), study.Network(processors, latency * 1e-9, bandwidth * 1e6)
+        return study.as_json(fitted, network), lambda: study.print_model(fitted, network, form)
 
     _alone(measure, json_path)
 

@@ -49,14 +49,14 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
         from meshrt.studies.grid import print_grid
 
         arguments = fixed | {key: values.pop(key) for key in [*values] if key in own_names}
-        found = fitted(program, arguments, values, None if search else 0)
+        result = fitted(program, arguments, values, None if search else 0)
         if form == "table":
-            click.echo(found.line())
-        rows = [["holds", name, nbytes] for name, nbytes in found.holders]
-        of = "core memory" if found.machine == "mesh" else "memory"
-        rows += [["at most", of, found.limit], ["in all", found.place or f"core {found.core}", found.nbytes]]
-        print_grid(["", "name", "bytes"], rows, form) if form != "json" else click.echo(found.to_json())
-        sys.exit(0 if found.fits else 3)
+            click.echo(result.line())
+        rows = [["holds", name, nbytes] for name, nbytes in result.holders]
+        of = "core memory" if result.machine == "mesh" else "memory"
+        rows += [["at most", of, result.limit], ["in all", result.place or f"core {result.core}", result.nbytes]]
+        print_grid(["", "name", "bytes"], rows, form) if form != "json" else click.echo(result.to_json())
+        sys.exit(0 if result.fits else 3)
 
     fit.own = frozenset(own_names)
     return fit

@@ -90,8 +90,8 @@ def import_model(
         elif path.is_file():
             foreign = read_gguf(path)
         else:
-            what = "is a folder whose config.json has no quantization_config" if path.is_dir() else "is not there"
-            raise UsageError(f"{source} {what}: give a GGUF or ONNX file, or a folder of compressed-tensors")
+            problem = "is a folder whose config.json has no quantization_config" if path.is_dir() else "is not there"
+            raise UsageError(f"{source} {problem}: give a GGUF or ONNX file, or a folder of compressed-tensors")
         document = as_folder(out, foreign, activations)
     document = {"schema": report.SCHEMA, "source": source} | document
     report.deliver_json(document, json_path)
@@ -106,9 +106,9 @@ def as_folder(out: str, foreign: Foreign, activations: str | None) -> dict[str, 
     from meshrt.models.foreign.model import write
 
     chosen: Any = foreign.activations if activations is None else None if activations == "float" else activations
-    told = write(out, foreign, chosen)
-    there = (Path(out) / "tokenizer.json").is_file()
-    return {"out": out, "model_type": foreign.config["model_type"], "tokenizer": there, **told}
+    figures = write(out, foreign, chosen)
+    has_tokenizer = (Path(out) / "tokenizer.json").is_file()
+    return {"out": out, "model_type": foreign.config["model_type"], "tokenizer": has_tokenizer, **figures}
 
 
 def import_onnx(path: Path, out: str | None, activations: str | None, dump: str | None) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def import_onnx(path: Path, out: str | None, activations: str | None, dump: str 
     if dump is not None:
         check_target("--dump", dump)
     read = onnx.read_onnx(path)
-    passes = [{"name": one.name, "by": one.by, "nodes": one.nodes} for one in read.passes]
+    passes = [{"name": pass_.name, "by": pass_.by, "nodes": pass_.nodes} for pass_ in read.passes]
     document: dict[str, Any] = {"passes": passes}
     if dump is not None:
         onnx.save(read, dump)
@@ -138,8 +138,8 @@ def import_onnx(path: Path, out: str | None, activations: str | None, dump: str 
 
 def print_report(document: dict[str, Any]) -> None:
     """The passes, if there are; one line of what was written, and one of what is missing."""
-    for one in document.get("passes", ()):
-        print(f"{one['name']:24} {one['by']:12} {one['nodes']:7,} nodes")
+    for row in document.get("passes", ()):
+        print(f"{row['name']:24} {row['by']:12} {row['nodes']:7,} nodes")
     if "out" not in document:
         return
     if document["model_type"] == "graph":
@@ -147,12 +147,12 @@ def print_report(document: dict[str, Any]) -> None:
               f" meshrt run graph --model {document['out']}")  # fmt: skip
         return
     key = document["quantized"]
-    what = "not quantized"
+    description = "not quantized"
     if key:
         kind = "symmetric" if key["symmetric"] else "with offsets" if key.get("offset") else "with zeros"
-        what = f"{document['matrices']} matrices of {key['bits']} bits in groups of {key['group']}, {kind}"
+        description = f"{document['matrices']} matrices of {key['bits']} bits in groups of {key['group']}, {kind}"
         if key.get("activations"):
-            what += f", activations of 8 bits by {key['activations']}"
-    print(f"{document['out']}: {document['model_type']}, {what}; {document['bytes']:,} bytes of weights")
+            description += f", activations of 8 bits by {key['activations']}"
+    print(f"{document['out']}: {document['model_type']}, {description}; {document['bytes']:,} bytes of weights")
     if not document["tokenizer"]:
         print("no tokenizer that is known: give prompts as --prompt-ids, or copy a tokenizer.json into the folder")

@@ -15,11 +15,11 @@ def command(form: str) -> None:
     from meshrt.program import load_program, packaged_programs
     from meshrt.studies.grid import Grid, put
 
-    found = [(name, "program", load_program(name).summary) for name in packaged_programs()]
+    rows = [(name, "program", load_program(name).summary) for name in packaged_programs()]
     for name in packaged():
         kind = "a mixture of experts" if has_experts(name) else "a model"
         kind = kind if has_weights(name) else f"the shape of {kind}, for --payload none"
-        found.append((name, "model", f"{kind}; runs {runner(name)} with --model {name}"))
-    width = max(len(name) for name, _, _ in found)
-    lines = (f"{name:{width}} {what}" for name, _, what in found)
-    put(lines if form == "table" else [Grid(["name", "kind", "what"], found)], form)
+        rows.append((name, "model", f"{kind}; runs {runner(name)} with --model {name}"))
+    width = max(len(name) for name, _, _ in rows)
+    lines = (f"{name:{width}} {summary}" for name, _, summary in rows)
+    put(lines if form == "table" else [Grid(["name", "kind", "what"], rows)], form)

@@ -73,11 +73,11 @@ class Run(shared.Sectioned):
             from meshrt.program import settings_of
 
             name = error.option_name
-            others = [one for one in machines() if name.lstrip("-").replace("-", "_") in settings_of(one)]
+            others = [machine for machine in machines() if name.lstrip("-").replace("-", "_") in settings_of(machine)]
             if not others:
                 raise
-            told = f"{name} is for {' and '.join(others)}, and this runs on {self.machine}: leave it away"
-            raise click.NoSuchOption(name, told) from None
+            message = f"{name} is for {' and '.join(others)}, and this runs on {self.machine}: leave it away"
+            raise click.NoSuchOption(name, message) from None
 
 
 def taken(flag: str, args: list[str]) -> tuple[str | None, list[str]]:
@@ -157,7 +157,7 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
 def _check_names(program: Program, params: Sequence[click.Parameter]) -> None:
     """UsageError where a user's program has an option that `run` has for all programs."""
     own = {option.name for option in program.options}
-    names = [{one.name, *(flag.lstrip("-").replace("-", "_") for flag in one.opts)} for one in params] + [{"on"}]
+    names = [{param.name, *(flag.lstrip("-").replace("-", "_") for flag in param.opts)} for param in params] + [{"on"}]
     for name, count in Counter(name for of_one in names for name in of_one).items():
         if count > 1 and name in own:
             raise click.UsageError(f"{program.name}: option {name}: `meshrt run` has one of that name; choose another")
@@ -177,11 +177,11 @@ def machine_options(program: Program, fixed: Collection[str]) -> list[click.Para
 
     words = {name: word for word, name in find_machine(program.machine).SHARED.items()}
     own_names = {option.name for option in program.options if option.name not in fixed}
-    found: list[click.Parameter] = []
+    params: list[click.Parameter] = []
     for option in settings_of(program.machine).values():
         word = words.get(option.name)
-        found.append(shared.option_of(option, *([] if word is None or word in own_names else [f"--{word}"])))
-    return found
+        params.append(shared.option_of(option, *([] if word is None or word in own_names else [f"--{word}"])))
+    return params
 
 
 def execute(
@@ -195,7 +195,7 @@ def execute(
     from meshrt.errors import UsageError
     from meshrt.ranks.files import check_apart, check_target
 
-    check_apart({"--json": json_path, "--html": html} | {f"--{one}": settings.get(one) for one in ("trace", "maps")})
+    check_apart({"--json": json_path, "--html": html} | {f"--{name}": settings.get(name) for name in ("trace", "maps")})
     if quiet and all_rows:
         raise UsageError("--quiet prints no table, and -v prints more of it: leave one of them away")
     if text and json_path == "-":

@@ -90,10 +90,10 @@ class Sectioned(click.Command):
             if (record := option.get_help_record(ctx)) is not None:
                 name = "help" if "--help" in option.opts else option.name or ""
                 rows[section(name, name in self.own)].append(record)
-        for title, found in rows.items():
-            if found:
+        for title, records in rows.items():
+            if records:
                 with formatter.section(title):
-                    formatter.write_dl(found)
+                    formatter.write_dl(records)
 
 
 def together(*decorators: Decorator) -> Decorator:

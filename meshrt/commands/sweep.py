@@ -30,8 +30,8 @@ class Sweep(click.Command):
                 raise
             values = dict(arg.partition("=")[::2] for arg in given if arg.startswith(name + "="))
             values |= dict(pair for pair in pairwise(given) if not pair[1].startswith("-"))
-            told = f"{name} is an option of what runs: --set {name.lstrip('-')}={values.get(name, 'A,B,...')}"
-            raise click.NoSuchOption(name, told) from None
+            message = f"{name} is an option of what runs: --set {name.lstrip('-')}={values.get(name, 'A,B,...')}"
+            raise click.NoSuchOption(name, message) from None
 
 
 def _options(args: list[str]) -> set[str]:

@@ -88,7 +88,7 @@ def factor_bytes(factor: Factor) -> int:
 def side_by_side(gpu: Gpu, parts: Sequence[Coded]) -> Coded:
     """Matrices with one input as one; they are the same memory."""
     ends = np.cumsum([part.codes.rows for part in parts]).tolist()
-    one = parts[0].codes
+    codes = parts[0].codes
     zeros = [part.codes.zero for part in parts if part.codes.zero is not None]
 
     def on_top(arrays: list[np.ndarray]) -> np.ndarray:
@@ -96,8 +96,8 @@ def side_by_side(gpu: Gpu, parts: Sequence[Coded]) -> Coded:
 
     whole = Codes(
         on_top([part.codes.codes for part in parts]), on_top([part.codes.scale for part in parts]),
-        on_top(zeros) if zeros else None, one.bits, one.group, one.begin, one.first, ends[-1], one.columns,
-        one.offsets,
+        on_top(zeros) if zeros else None, codes.bits, codes.group, codes.begin, codes.first, ends[-1], codes.columns,
+        codes.offsets,
     )  # fmt: skip
     thin = [
         Thin(slice(end - part.codes.rows + each.rows.start, end - part.codes.rows + each.rows.stop), each.u, each.v,

@@ -97,12 +97,12 @@ class Gpu:
 
     def cost_of_rows(self, kernel: RowKernel, shape: tuple[int, ...], flops: int, nbytes: int) -> Cost:
         """Of a kernel with a block of threads for each of the rows of an array of this shape."""
-        asked = (*kernel, shape, flops, nbytes)
-        cost = self.costs.get(asked)
+        key = (*kernel, shape, flops, nbytes)
+        cost = self.costs.get(key)
         if cost is None:
             rows, width = shape
             seconds = float(rows_seconds(self.device, kernel, rows, width, nbytes))
-            cost = self.costs[asked] = Cost(self.device, flops, nbytes, _NONE, seconds)
+            cost = self.costs[key] = Cost(self.device, flops, nbytes, _NONE, seconds)
         return cost
 
     def cost_of_products(self, shapes: tuple[Shape, ...], numbers: int) -> Cost:

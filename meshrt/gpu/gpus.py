@@ -146,8 +146,8 @@ class Gpus:
         if not self.one_level:
             made, start, held = nodes.all_to_all(self, parts, rows, row_bytes)
             self._launch_round(made, start, [0.0 for _ in self.mine], [0.0 for _ in self.mine])
-            for gpu, found, targets, handed in zip(self.mine, held, outs, made.handed, strict=True):
-                self.group.unpack(nodes.arrived(found, gpu.index, rows, self.payload), targets, gpu.index, rows)
+            for gpu, arrays, targets, handed in zip(self.mine, held, outs, made.handed, strict=True):
+                self.group.unpack(nodes.arrived(arrays, gpu.index, rows, self.payload), targets, gpu.index, rows)
                 gpu.count("all_to_all_parts", handed)
             made.close()
             return

@@ -108,7 +108,7 @@ def all_to_all(
     """An all-to-all to be run, what it takes before its first step, and for each hosted GPU the bytes of all parts,
     source * count + target of them, where they are and come to."""
     count, places = gpus.count, _nodes(gpus, gpus.members)
-    row = sum(one.itemsize * prod(one.shape[1:]) for one in parts[0]) if parts and gpus.payload else 1
+    row = sum(array.itemsize * prod(array.shape[1:]) for array in parts[0]) if parts and gpus.payload else 1
     kind = np.dtype(f"V{row}")  # an array of these has a number for each row
     way = _way_to_all(gpus, rows, row_bytes, places)
     blank = [hollow((n,), NOTHING) for line in rows for n in line]
@@ -119,7 +119,9 @@ def all_to_all(
             for (source, target), data in gpus.group.parcels(arrays, at, rows).items():
                 assert data is not None
                 room[source * count + target] = data.view(kind)
-            for part in {part for step in way.steps for one in step if one.target == at for part in one.parts}:
+            for part in {
+                part for step in way.steps for transfer in step if transfer.target == at for part in transfer.parts
+            }:
                 room[part] = np.empty(room[part].shape, kind)
         held.append(room)
     owners = tuple(gpus.group.owner(member) for member in gpus.members)
@@ -128,11 +130,11 @@ def all_to_all(
     return made, way.start, held
 
 
-def arrived(found: Arrays, member: int, rows: Table, payload: bool) -> Held:
+def arrived(parts: Arrays, member: int, rows: Table, payload: bool) -> Held:
     """Of these parts the bytes of those for a member, as a group unpacks them; nothing without payload."""
     count = len(rows) if payload else 0
     return {
-        (source, member): found[source * count + member].view(np.uint8)
+        (source, member): parts[source * count + member].view(np.uint8)
         for source in range(count) if rows[source][member]
     }  # fmt: skip
 
@@ -142,10 +144,10 @@ def _way_to_all(gpus: Joined, rows: Table, row_bytes: int, places: tuple[int, ..
     device, size = gpus.device, gpus.count
     share = size // len({*places})
     nbytes = [row_bytes * rows[part // size][part % size] for part in range(size * size)]
-    asked = ("ring", "hierarchical") if gpus.collectives == AUTO else (gpus.collectives,)
+    algorithms = ("ring", "hierarchical") if gpus.collectives == AUTO else (gpus.collectives,)
     adapters = min(gpus.node_size or 1, device.node_adapters) * device.network_bytes_per_second / share
     ways = []
-    for algorithm in asked:
+    for algorithm in algorithms:
         steps = all_to_all_steps(algorithm, size, share, rows, device.neighbours)
         ways.append(_timed(device, steps, places, (device.link_bytes_per_second, adapters), nbytes, row_bytes))
     return min(ways, key=lambda way: way.seconds)
@@ -168,7 +170,7 @@ def passed(
     links = _link(inside, near, itemsize), _link(between, adapters, itemsize)
     owners = tuple(source.group.owner(member) for member in numbers)
     steps = send([(at, count + at) for at in range(count)])
-    chunks = [[one] for one in (*parts, *outs)]
+    chunks = [[data] for data in (*parts, *outs)]
     members = Members(owners, places, links)
     made = Course(source.control, "send", steps, members, chunks, [], source.payload, source.group.wait)
     return made, (between if len({places[0], places[count]}) > 1 else inside).seconds
@@ -195,9 +197,9 @@ def _way(
     """The asked one, or the one that would be over first if all GPUs began at once; of equal ones the first."""
     size, several = len(nodes), len({*nodes}) > 1
     share = size // len({*nodes})
-    asked = ALGORITHMS if collectives == AUTO else (collectives,)
+    algorithms = ALGORITHMS if collectives == AUTO else (collectives,)
     ways = []
-    for algorithm in asked if several else ("ring",):
+    for algorithm in algorithms if several else ("ring",):
         steps = collective(kind, algorithm, size, share, root)
         senders = 1 if algorithm == "ring" or kind == "broadcast" else share
         network = min(node_size or 1, device.node_adapters) * device.network_bytes_per_second / senders
@@ -212,17 +214,18 @@ def _timed(
 ) -> Way:  # fmt: skip
     """Steps over links of these rates, with the protocol of each level that is the fastest for its largest transfers.
     `nbytes` of each part, whose numbers have `itemsize` each."""
-    found = []
+    chosen = []
     for level, protocols in ((INSIDE, device.protocols), (BETWEEN, device.network_protocols)):
         sent = [
-            max((sum(nbytes[part] for part in one.parts) for one in step if level == _level(nodes, one)), default=0)
-            for step in steps if any(level == _level(nodes, one) for one in step)
+            max((sum(nbytes[part] for part in transfer.parts)
+                 for transfer in step if level == _level(nodes, transfer)), default=0)
+            for step in steps if any(level == _level(nodes, transfer) for transfer in step)
         ]  # fmt: skip
-        found.append((_fastest(protocols, rates[level], len(sent), max(sent, default=0)), bool(sent)))
+        chosen.append((_fastest(protocols, rates[level], len(sent), max(sent, default=0)), bool(sent)))
     inside, between = (
-        _link(protocol, rate, itemsize) for (protocol, _), rate in zip(found, rates, strict=True)
+        _link(protocol, rate, itemsize) for (protocol, _), rate in zip(chosen, rates, strict=True)
     )  # fmt: skip
-    start = max((protocol.seconds for protocol, used in found if used), default=0.0)
+    start = max((protocol.seconds for protocol, used in chosen if used), default=0.0)
     members = Members((0,) * len(nodes), nodes, (inside, between))
     return Way(steps, members.links, start, start + seconds_of(steps, members, nbytes))
 

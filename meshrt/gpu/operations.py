@@ -134,18 +134,18 @@ def _fused(gpu: Gpu, xs: Sequence[np.ndarray], ws: Sequence[Coded], outs: Sequen
         flops += 2 * len(x) * w.codes.rows * w.codes.columns
         nbytes += w.codes.nbytes + gpu.size(x) + gpu.size(out)
         dense += w.codes.rows * w.codes.columns * gpu.dtype.itemsize
-        for one in w.thin if thin else ():
-            flops += _thin_flops(x, one)
-            nbytes += one.nbytes
+        for compensator in w.thin if thin else ():
+            flops += _thin_flops(x, compensator)
+            nbytes += compensator.nbytes
     group = [
-        (out, x, room_for(w.codes), tuple(_room(gpu, x, one) for one in w.thin) if thin else ())
+        (out, x, room_for(w.codes), tuple(_room(gpu, x, compensator) for compensator in w.thin) if thin else ())
         for x, w, out in zip(xs, ws, outs, strict=True) if gpu.payload
     ]  # fmt: skip
     gpu.launch(_coded, outs[0], group, cost=gpu.cost(flops, nbytes, {"dequantized_bytes": dense}))
 
 
-def _thin_flops(x: np.ndarray, one: Thin) -> int:
-    return int(2 * len(x) * one.rank * (x.shape[1] + one.rows.stop - one.rows.start))
+def _thin_flops(x: np.ndarray, compensator: Thin) -> int:
+    return int(2 * len(x) * compensator.rank * (x.shape[1] + compensator.rows.stop - compensator.rows.start))
 
 
 def _compensate(gpu: Gpu, xs: Sequence[np.ndarray], ws: Sequence[Coded], outs: Sequence[np.ndarray]) -> None:
@@ -155,18 +155,18 @@ def _compensate(gpu: Gpu, xs: Sequence[np.ndarray], ws: Sequence[Coded], outs: S
     for x, w, out in zip(xs, ws, outs, strict=True):
         if not w.thin:
             continue
-        ends = [*accumulate((one.rank for one in w.thin), initial=0)]
+        ends = [*accumulate((compensator.rank for compensator in w.thin), initial=0)]
         low = gpu.new(len(x), ends[-1])
         nbytes += gpu.size(x)
-        for one, (begin, end) in zip(w.thin, pairwise(ends), strict=True):
-            part, target = low[:, begin:end], out[:, one.rows]
-            flops += 2 * x.size * one.rank
-            nbytes += factor_bytes(one.v) + gpu.size(part)
-            more_flops += 2 * target.size * one.rank
-            more_bytes += factor_bytes(one.u) + gpu.size(part) + 2 * gpu.size(target)
+        for compensator, (begin, end) in zip(w.thin, pairwise(ends), strict=True):
+            part, target = low[:, begin:end], out[:, compensator.rows]
+            flops += 2 * x.size * compensator.rank
+            nbytes += factor_bytes(compensator.v) + gpu.size(part)
+            more_flops += 2 * target.size * compensator.rank
+            more_bytes += factor_bytes(compensator.u) + gpu.size(part) + 2 * gpu.size(target)
             if gpu.payload:
-                lows.append((part, x, room_for_factor(one.v)))
-                pairs.append((target, part, room_for_factor(one.u), gpu.shaped((2, *target.shape))))
+                lows.append((part, x, room_for_factor(compensator.v)))
+                pairs.append((target, part, room_for_factor(compensator.u), gpu.shaped((2, *target.shape))))
     if flops:
         gpu.launch(_low, outs[0], lows, cost=gpu.cost(flops, nbytes))
         gpu.launch(_raise, outs[0], pairs, cost=gpu.cost(more_flops, more_bytes))
@@ -178,10 +178,10 @@ def _unfused(gpu: Gpu, x: np.ndarray, w: Coded, out: np.ndarray) -> None:
     room = room_for(w.codes) if gpu.payload else None
     cost = gpu.cost(2 * dense.size, w.codes.nbytes + size, {"dequantized_bytes": size})
     gpu.launch(_rebuild, dense, room, cost=cost)
-    for one in w.thin:
-        part = dense[one.rows]
-        factors = (room_for_factor(one.u), room_for_factor(one.v)) if gpu.payload else ()
-        cost = gpu.cost(2 * part.size * one.rank, one.nbytes + 2 * gpu.size(part))
+    for compensator in w.thin:
+        part = dense[compensator.rows]
+        factors = (room_for_factor(compensator.u), room_for_factor(compensator.v)) if gpu.payload else ()
+        cost = gpu.cost(2 * part.size * compensator.rank, compensator.nbytes + 2 * gpu.size(part))
         gpu.launch(_add_product, part, *factors, gpu.shaped(part.shape), cost=cost)
     cost = gpu.cost(2 * len(x) * dense.size, gpu.size(x) + size + gpu.size(out))
     gpu.launch(_matmul, out, x, dense.T, None, cost=cost)

@@ -40,8 +40,8 @@ def combine(parts: Sequence[dict[str, Any]], seconds: float, gpus: Gpus) -> dict
     kinds = sorted({name.removeprefix("calls ") for part in parts for name in part if name.startswith("calls ")})
     tallies = sorted({name.removeprefix("tally ") for part in parts for name in part if name.startswith("tally ")})
     sent, between = (
-        [sum(count for name, count in part.items() if name.startswith(what)) for part in parts]
-        for what in ("bytes ", "between ")
+        [sum(count for name, count in part.items() if name.startswith(prefix)) for part in parts]
+        for prefix in ("bytes ", "between ")
     )
     inside = [every - other for every, other in zip(sent, between, strict=True)]
     flops = total("flops")
@@ -153,14 +153,14 @@ def _write_maps(
     """What each GPU did."""
 
     def numbers(of_gpus: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-        sent = [sum(int(count) for name, count in one.items() if name.startswith("bytes ")) for one in of_gpus]
-        kept = {name: [one.get(key, 0) for one in of_gpus] for name, key in COUNTERS.items()}
+        sent = [sum(int(count) for name, count in part.items() if name.startswith("bytes ")) for part in of_gpus]
+        kept = {name: [part.get(key, 0) for part in of_gpus] for name, key in COUNTERS.items()}
         return {"link_bytes": sent, **kept}
 
-    whole = numbers([one for share in shares for one in share["whole"]])
+    whole = numbers([part for share in shares for part in share["whole"]])
     stretches = [("total", Stretch(seconds, gpus.sampled, {**whole, "memory": peaks}))]
     for name, phase in gpus.phases.items():
-        of_phase = numbers([one for share in shares for one in share["phases"][name]])
+        of_phase = numbers([part for share in shares for part in share["phases"][name]])
         stretches.append((name, Stretch(phase.seconds, gpus.sampled, of_phase)))
     limits = {"memory": gpus.device.memory_bytes}
     write_device_maps(path, "GPU", gpus.device.name, limits, MAPS, stretches)

@@ -92,9 +92,9 @@ def ways(device: GpuDevice, shapes: np.ndarray, itemsize: int) -> np.ndarray:
     tiles = np.ceil(m / _ROWS) * np.ceil(n / _COLUMNS) * _PARTS
     inner = np.ceil(k / _PARTS / INNER) * INNER
     arithmetic = 2 * _ROWS * _COLUMNS * inner * (device.sms / (device.flops * device.flops_share))
-    one = np.maximum(arithmetic, (_ROWS + _COLUMNS) * inner * (itemsize / device.sm_l2_bytes_per_second))
+    tile_seconds = np.maximum(arithmetic, (_ROWS + _COLUMNS) * inner * (itemsize / device.sm_l2_bytes_per_second))
     count = tiles.sum(-2)
-    busy = np.maximum(np.ceil(count / device.sms) * ((tiles * one).sum(-2) / count), one.max(-2))
+    busy = np.maximum(np.ceil(count / device.sms) * ((tiles * tile_seconds).sum(-2) / count), tile_seconds.max(-2))
     whole = device.memory_bytes_per_second * device.memory_share
     rate = np.minimum(np.minimum(count, device.sms) * device.sm_memory_bytes_per_second, whole)
     seconds = device.product_seconds + together(busy, itemsize * (m * k + k * n + m * n).sum(-2) / rate)

@@ -84,13 +84,13 @@ def _shared(sizes: tuple[int, ...], dtype: Any, name: str) -> Tensor:
     launch = session()
     at, launch.allocated = launch.allocated, launch.allocated + 1
     if at < len(launch.outputs):
-        found: Tensor = launch.outputs[at]
-        if found.shape != sizes or found.dtype != dtype:
+        tensor: Tensor = launch.outputs[at]
+        if tensor.shape != sizes or tensor.dtype != dtype:
             raise UsageError(
                 f"program {list(launch.program)} allocates {dtype} {list(sizes)} in shared_hbm where the first has "
-                f"{found.dtype} {list(found.shape)}: all programs allocate the same"
+                f"{tensor.dtype} {list(tensor.shape)}: all programs allocate the same"
             )
-        return found
+        return tensor
     made = new_tile("hbm", sizes, dtype, name)
     launch.outputs.append(made)
     return made
@@ -133,5 +133,5 @@ def shared_constant(values: Any, dtype: Any = None) -> Tensor:
 @checked
 def shared_identity_matrix(n: int = 128, dtype: Any = "uint8", dst: Any = None) -> Tensor:
     """The identity in SBUF, or in a tile of the kernel's own."""
-    found = identity(tile_dtype(dtype))[0:n, 0:n]
-    return found if dst is None else isa.tensor_copy(dst=dst, src=found)
+    tile = identity(tile_dtype(dtype))[0:n, 0:n]
+    return tile if dst is None else isa.tensor_copy(dst=dst, src=tile)

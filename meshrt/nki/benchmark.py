@@ -21,9 +21,9 @@ class Timed(Kernel):
 def benchmark(kernel: Any = None, **options: Any) -> Any:
     """A kernel with its time. Warm-ups, iterations and files of AWS's tools mean nothing here."""
     if kernel is None or not callable(kernel):
-        return lambda found: benchmark(found, **options)
-    known = kernel if isinstance(kernel, Kernel) else jit(kernel)
-    return Timed(known.function, known.how)
+        return lambda decorated: benchmark(decorated, **options)
+    jitted = kernel if isinstance(kernel, Kernel) else jit(kernel)
+    return Timed(jitted.function, jitted.how)
 
 
 baremetal = profile = benchmark

@@ -70,13 +70,13 @@ class matmul_perf_mode(Enum, metaclass=Named):
     double_pixel = "double_pixel"
 
 
-def chosen(name: str, asked: Any, default: str, allowed: tuple[str, ...] = ("vector", "scalar", "gpsimd")) -> Engine:
+def chosen(name: str, given: Any, default: str, allowed: tuple[str, ...] = ("vector", "scalar", "gpsimd")) -> Engine:
     """The core's engine that an instruction runs on. UsageError for one that cannot."""
     core = session().core
-    wanted = default if asked is None or asked is engine.unknown else getattr(asked, "value", asked)
+    wanted = default if given is None or given is engine.unknown else getattr(given, "value", given)
     if wanted not in allowed:
         raise UsageError(
-            f"{name} cannot run on {asked}; engine= takes {', '.join(f'nisa.engine.{a}' for a in allowed)}"
+            f"{name} cannot run on {given}; engine= takes {', '.join(f'nisa.engine.{a}' for a in allowed)}"
         )
-    found: Engine = getattr(core, wanted)
-    return found
+    chosen_engine: Engine = getattr(core, wanted)
+    return chosen_engine

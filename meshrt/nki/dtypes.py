@@ -23,8 +23,8 @@ def tile_dtype(dtype: Any, otherwise: Any = None) -> np.dtype[Any]:
         return NAMES[name]
     except (KeyError, TypeError):
         shown = getattr(dtype, "name", dtype)
-        there = "there are " + ", ".join(NAMES)
-        raise UsageError(f"no tile of {shown}: {nearest(str(shown), NAMES, there)}") from None
+        choices = "there are " + ", ".join(NAMES)
+        raise UsageError(f"no tile of {shown}: {nearest(str(shown), NAMES, choices)}") from None
 
 
 def promoted(*dtypes: np.dtype[Any]) -> np.dtype[Any]:

@@ -67,7 +67,7 @@ def emit(
         place = _target(target, shape, out_left)
         for tensor, source in zip(reads, sources, strict=True):
             source.check_written(name)
-            if not (any(tensor is one for one in sums) and _same(source, place)):
+            if not (any(tensor is summed for summed in sums) and _same(source, place)):
                 check_carried(launch, source, name)
         add = add or always_add
         add = add and place.rewrites()
@@ -170,9 +170,9 @@ def _nothing(target: Tensor) -> Any:
 # ---- what a loop says of its iterations
 
 
-def _same(one: Place, other: Place) -> bool:
-    a, b = one.pattern, other.pattern
-    return one.store is other.store and (a.sizes, a.strides, a.offset) == (b.sizes, b.strides, b.offset)
+def _same(place: Place, other: Place) -> bool:
+    a, b = place.pattern, other.pattern
+    return place.store is other.store and (a.sizes, a.strides, a.offset) == (b.sizes, b.strides, b.offset)
 
 
 def check_carried(launch: Session, source: Place, name: str) -> None:

@@ -19,24 +19,24 @@ IGNORED = (
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     """An operator of nl: what it does not take is refused, and what says nothing here (IGNORED) left away."""
-    known = signature(function)
+    allowed = signature(function)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        kwargs = {key: value for key, value in kwargs.items() if key in known.parameters or key not in IGNORED}
+        kwargs = {key: value for key, value in kwargs.items() if key in allowed.parameters or key not in IGNORED}
         if kwargs.get("mask") is not None:
             of_old()
-        return _called(function, known, args, kwargs)
+        return _called(function, allowed, args, kwargs)
 
     return call
 
 
-def _called(function: Callable[..., Any], known: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _called(function: Callable[..., Any], allowed: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What it returns. Raises UsageError for arguments that it does not take."""
     try:
-        bound = known.bind(*args, **kwargs)
+        bound = allowed.bind(*args, **kwargs)
     except TypeError as error:
-        raise UsageError(_told(function.__name__, known, kwargs, error)) from None
+        raise UsageError(_told(function.__name__, allowed, kwargs, error)) from None
     return function(*bound.args, **bound.kwargs)
 
 
@@ -53,7 +53,7 @@ def both(tensors: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        known = signature(function)
+        allowed = signature(function)
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -70,7 +70,7 @@ def both(tensors: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
                     if not isinstance(value, Tensor):
                         break
                     leading += 1
-                named = sum(isinstance(kwargs.get(key), Tensor) for key in list(known.parameters)[1:tensors])
+                named = sum(isinstance(kwargs.get(key), Tensor) for key in list(allowed.parameters)[1:tensors])
                 if leading + named < tensors or leading == 0:
                     args = (None, *args)
             if called_by_kernel:
@@ -78,15 +78,15 @@ def both(tensors: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
                 session().generations.add("old" if old else "new")
                 if kwargs.get("mask") is not None:
                     of_old()
-            return _called(function, known, args, kwargs)
+            return _called(function, allowed, args, kwargs)
 
         return call
 
     return wrap
 
 
-def _told(name: str, known: Any, kwargs: dict[str, Any], error: TypeError) -> str:
-    strange = [key for key in kwargs if key not in known.parameters]
+def _told(name: str, allowed: Any, kwargs: dict[str, Any], error: TypeError) -> str:
+    strange = [key for key in kwargs if key not in allowed.parameters]
     if strange:
-        return f"{name} has no argument {strange[0]}=: {nearest(strange[0], known.parameters, f'it takes {known}')}"
-    return f"{name}: {error}; it takes {known}"
+        return f"{name} has no argument {strange[0]}=: {nearest(strange[0], allowed.parameters, f'it takes {allowed}')}"
+    return f"{name}: {error}; it takes {allowed}"

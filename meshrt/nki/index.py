@@ -52,13 +52,13 @@ def indexed(pattern: Pattern, key: Any, keep_first: bool) -> Pattern:
         if isinstance(item, int):
             start = item
         elif isinstance(item, np.ndarray):
-            found = _affine(item)
-            start = 0 if found is None else found[0]
-            if found is None:
+            affine = _affine(item)
+            start = 0 if affine is None else affine[0]
+            if affine is None:
                 scattered = True
             else:
                 lead = before + len(common) - item.ndim
-                for at, step in enumerate(found[1]):
+                for at, step in enumerate(affine[1]):
                     steps[lead + at] = step
             parts.append((axis, item))
         else:

@@ -100,23 +100,23 @@ class Kernel:
 def jit(function: Any = None, **options: Any) -> Any:
     """A kernel. `platform_target` is the device; other options are the compiler's, which is not there."""
     if function is None:
-        return lambda found: jit(found, **options)
+        return lambda decorated: jit(decorated, **options)
     target = str(options.get("platform_target", "trn1"))
     return Kernel(getattr(function, "function", function), How(target))
 
 
 def simulate(kernel: Any, **options: Any) -> Callable[..., Any]:
     """A kernel as a call that runs it: `simulate(kernel)(a, b)`; device=, grid=, cores=, show=, trace= as in How."""
-    known = kernel if isinstance(kernel, Kernel) else jit(kernel)
-    grid = options.pop("grid", known.how.grid)
+    jitted = kernel if isinstance(kernel, Kernel) else jit(kernel)
+    grid = options.pop("grid", jitted.how.grid)
     try:
-        how = replace(known.how, grid=grid if isinstance(grid, tuple) else (grid,), **options)
+        how = replace(jitted.how, grid=grid if isinstance(grid, tuple) else (grid,), **options)
     except TypeError:
-        strange = ", ".join(key for key in options if not hasattr(known.how, key))
+        strange = ", ".join(key for key in options if not hasattr(jitted.how, key))
         raise UsageError(f"simulate takes device, grid, cores, show and trace, not {strange}") from None
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        return known.launch(how, args, kwargs)
+        return jitted.launch(how, args, kwargs)
 
     return run
 
@@ -199,8 +199,8 @@ def _write_back(passed: list[tuple[Any, Tensor]]) -> None:
 
 def _where(error: BaseException, function: Callable[..., Any]) -> str:
     """FILE:LINE of the author's own innermost frame, or that which asked for a result that was made later."""
-    if asked := getattr(error, "line", ""):
-        return str(asked)
+    if line := getattr(error, "line", ""):
+        return str(line)
     frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(PACKAGE)]
     if not frames:
         return _begin(function)

@@ -122,7 +122,7 @@ def _loaded(src: Any, mask: Any, dtype: Any, turn: tuple[int, ...] | None, skip:
     if not isinstance(src, Tensor):
         raise UsageError(f"load reads a tensor of HBM, not {type(src).__name__}")
     source = src.settle()
-    if any(source.home is one.home for one in launch.core.identities.values()):  # in the old API it lies in HBM
+    if any(source.home is tile.home for tile in launch.core.identities.values()):  # in the old API it lies in HBM
         return isa.tensor_copy(source, dtype=dtype)  # type: ignore[no-any-return]  # without dst it is a tensor
     if source.buffer.on_chip:
         raise UsageError(f"load reads HBM; the operand is in {source.buffer.name}: use nl.copy")

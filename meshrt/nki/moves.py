@@ -94,9 +94,9 @@ def _scattered(dst: Tensor, src: Tensor, kept: np.ndarray, turn: Sequence[int] |
         shape = tuple(kept.shape[axis] for axis in turn)
         places = places.reshape(shape).transpose(np.argsort(turn))
     chosen_, places = (listed.reshape(kept.shape)[kept].reshape(-1, 1) for listed in (src.pattern.listed(), places))
-    one = Tensor(src.buffer, src.dtype, home=src.home, pattern=Pattern(chosen_.shape, (0, 0), elements=chosen_))
-    two = Tensor(dst.buffer, dst.dtype, home=dst.home, pattern=Pattern(places.shape, (0, 0), elements=places))
-    transfer(two, one, op=op)
+    source = Tensor(src.buffer, src.dtype, home=src.home, pattern=Pattern(chosen_.shape, (0, 0), elements=chosen_))
+    target = Tensor(dst.buffer, dst.dtype, home=dst.home, pattern=Pattern(places.shape, (0, 0), elements=places))
+    transfer(target, source, op=op)
 
 
 def move(read: Place, write: Place, slower: float) -> None:

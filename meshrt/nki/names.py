@@ -34,9 +34,9 @@ class MissingName(UsageError, AttributeError):
     """The same for Python, whose hasattr asks for an AttributeError."""
 
 
-def told(of: str, name: str, known: Iterable[str]) -> str:
+def told(of: str, name: str, names: Iterable[str]) -> str:
     """The message for a name that `of` does not have."""
-    instead = INSTEAD.get(name) or nearest(name, known, "docs/nki.md lists what there is")
+    instead = INSTEAD.get(name) or nearest(name, names, "docs/nki.md lists what there is")
     return f"{of} has no {name!r} here: {instead}"
 
 

@@ -37,8 +37,8 @@ def spread(values: list[Any], data: Tensor) -> tuple[list[Tensor], Any]:
     """The tiles among operands, and how to have all of them as arrays that fit data's, from the tiles' numbers."""
     tiles = [value for value in values if isinstance(value, Tensor)]
 
-    def arrays(*found: np.ndarray) -> list[Any]:
-        rest = iter(found)
+    def arrays(*numbers: np.ndarray) -> list[Any]:
+        rest = iter(numbers)
         rank = len(data.shape)
         return [next(rest).reshape(-1, *(1,) * (rank - 1)) if isinstance(value, Tensor) else value for value in values]
 

@@ -148,7 +148,7 @@ def resolve(name: str, op: Any, inputs: int) -> Function:
         return _arithmetic(lambda x, _: op.function(x))
     shown = getattr(op, "__name__", repr(op))
     ways = "one tile" if inputs == 1 else "two"
-    fitting = [name for name, one in OPS.items() if (one.inputs if isinstance(one, Op) else 2) == inputs]
+    fitting = [name for name, other in OPS.items() if (other.inputs if isinstance(other, Op) else 2) == inputs]
     others = f"there are {', '.join(fitting[:6])} and others, in docs/nki.md"
     raise UsageError(f"{name} takes an operator of {ways}, not {shown}: {nearest(shown, fitting, others)}")
 
@@ -165,7 +165,7 @@ def check_bits(name: str, ops: tuple[Any, ...], tensors: tuple[Any, ...], out: n
         return
     if not all(of_bits):
         raise UsageError(f"{name}: one operator is of bits, the other arithmetic: take two instructions")
-    dtypes = [*(one.dtype for one in tensors if isinstance(one, Tensor)), out]
+    dtypes = [*(tensor.dtype for tensor in tensors if isinstance(tensor, Tensor)), out]
     if wrong := [dtype for dtype in dtypes if dtype.kind not in "iub"]:
         raise UsageError(f"{name}: operators of bits take and give whole numbers, not {wrong[0]}: cast, or view(dtype)")
 

@@ -112,8 +112,8 @@ def identity(dtype: Any) -> Tensor:
         if core.payload:
             np.fill_diagonal(home.store.data, 1)
         core.identities[dtype] = tile
-    found: Tensor = core.identities[dtype]
-    return found
+    kept: Tensor = core.identities[dtype]
+    return kept
 
 
 @both(tensors=2)

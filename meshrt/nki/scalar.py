@@ -24,8 +24,8 @@ def _activated(name: str, op: Any, data: Tensor, bias: Any, scale: Any) -> Any:
     shift = None if bias is None else operand("bias", bias, data)
     tiles, arrays = spread([factor, shift], data)
 
-    def compute(x: np.ndarray, *found: np.ndarray) -> np.ndarray:
-        a, b = arrays(*found)
+    def compute(x: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
+        a, b = arrays(*numbers)
         if isinstance(factor, Tensor) or factor != 1:
             x = x * a
         return np.asarray(function(x if b is None else x + b))
@@ -145,10 +145,10 @@ def select_reduce(
     other = operand("on_false", on_false, predicate)
     tiles, arrays = spread([other], predicate)
 
-    def compute(chosen: np.ndarray, *found: np.ndarray) -> np.ndarray:
+    def compute(chosen: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
         taken = (chosen == 0) if reverse_pred else (chosen != 0)
-        x = found[0].reshape(taken.shape) if tile is not None else np.float32(on_true)
-        (otherwise,) = arrays(*found[1 if tile is not None else 0 :])
+        x = numbers[0].reshape(taken.shape) if tile is not None else np.float32(on_true)
+        (otherwise,) = arrays(*numbers[1 if tile is not None else 0 :])
         return np.where(taken, x, otherwise)
 
     reads += tiles
@@ -169,8 +169,8 @@ def where(condition: Any, x: Any, y: Any, dtype: Any = None, mask: Any = None) -
     condition.settle()
     out = tile_dtype(dtype, promoted(*(tile.dtype for tile in tiles)) if tiles else condition.dtype)
 
-    def compute(chosen: np.ndarray, *found: np.ndarray) -> np.ndarray:
-        rest = iter(found)
+    def compute(chosen: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
+        rest = iter(numbers)
         values = [next(rest) if isinstance(value, Tensor) else np.float32(value) for value in (x, y)]
         return np.where(chosen != 0, *values)
 
@@ -186,8 +186,8 @@ def dropout(dst: Tensor | None, data: Tensor, prob: Any, *, dtype: Any = None, m
     rate = operand("prob", prob, data)
     tiles, arrays = spread([rate], data)
 
-    def compute(x: np.ndarray, *found: np.ndarray) -> np.ndarray:
-        (p,) = arrays(*found)
+    def compute(x: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
+        (p,) = arrays(*numbers)
         if not bool(np.isin(p, (0, 1)).all()):
             raise UsageError("dropout: a probability of 0 or 1; random numbers of the hardware are not emulated")
         return np.where(np.asarray(p) == 1, np.float32(0), x)

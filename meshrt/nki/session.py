@@ -82,10 +82,10 @@ def running() -> Session | None:
 
 def session() -> Session:
     """The launch that is going on. UsageError outside of kernels."""
-    found = _current.get()
-    if found is None:
+    launch = _current.get()
+    if launch is None:
         raise UsageError("nl and nisa work inside a kernel only: call it as kernel(...) or nki.simulate(kernel)(...)")
-    return found
+    return launch
 
 
 @contextmanager

@@ -37,7 +37,7 @@ class _TileSize:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise MissingName(told("nl.tile_size", name, [one for one in dir(_TileSize) if one[0] != "_"]))
+        raise MissingName(told("nl.tile_size", name, [member for member in dir(_TileSize) if member[0] != "_"]))
 
 
 tile_size = _TileSize()

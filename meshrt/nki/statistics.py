@@ -137,8 +137,8 @@ def nc_find_index8(dst: Tensor | None, data: Tensor, vals: Tensor, *, dtype: Any
     out = dst.dtype if dst is not None else tile_dtype(dtype, "uint32")
 
     def compute(x: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        found = x.reshape(len(x), 1, -1) == wanted.reshape(len(x), -1, 1)
-        return np.asarray(found.argmax(axis=2), np.uint32)
+        matches = x.reshape(len(x), 1, -1) == wanted.reshape(len(x), -1, 1)
+        return np.asarray(matches.argmax(axis=2), np.uint32)
 
     return emit("nc_find_index8", session().core.vector, lambda _: free(data.shape), [data, vals],
                 (data.shape[0], 8), out, compute, dst=dst, mask=mask)  # fmt: skip

@@ -52,7 +52,7 @@ def tensor_tensor(
 def _repeats(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
     """May free axes of 1 be repeated to the other shape?"""
     return len(shape) == len(other) and shape[0] == other[0] and all(
-        one in (1, two) for one, two in zip(shape, other, strict=True)
+        size in (1, wanted) for size, wanted in zip(shape, other, strict=True)
     )  # fmt: skip
 
 
@@ -64,14 +64,14 @@ def tensor_scalar(
     """op1(op0(data, operand0), operand1): n cycles, for one op as for two. reverse: operand first."""
     first = operand("operand0", operand0, data)
     second = None if op1 is None else operand("operand1", operand1, data)
-    one, two = resolve("tensor_scalar", op0, 2), None if op1 is None else resolve("tensor_scalar", op1, 2)
+    apply0, apply1 = resolve("tensor_scalar", op0, 2), None if op1 is None else resolve("tensor_scalar", op1, 2)
     tiles, arrays = spread([first, second], data)
 
-    def compute(x: np.ndarray, *found: np.ndarray) -> np.ndarray:
-        a, b = arrays(*found)
-        y = one(a, x) if reverse0 else one(x, a)
-        if two is not None:
-            y = two(b, y) if reverse1 else two(y, b)
+    def compute(x: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
+        a, b = arrays(*numbers)
+        y = apply0(a, x) if reverse0 else apply0(x, a)
+        if apply1 is not None:
+            y = apply1(b, y) if reverse1 else apply1(y, b)
         return np.asarray(y)
 
     out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
@@ -102,15 +102,15 @@ def scalar_tensor_tensor(
     other = operand1.settle() if isinstance(operand1, Tensor) else None
     if other is None or other.size != data.size:
         raise UsageError("scalar_tensor_tensor: operand1 is a tile of data's shape; tensor_scalar takes numbers")
-    one, two = resolve("scalar_tensor_tensor", op0, 2), resolve("scalar_tensor_tensor", op1, 2)
+    apply0, apply1 = resolve("scalar_tensor_tensor", op0, 2), resolve("scalar_tensor_tensor", op1, 2)
     tiles, arrays = spread([first], data)
     memories = sizes_of(data, other)
 
-    def compute(x: np.ndarray, z: np.ndarray, *found: np.ndarray) -> np.ndarray:
-        (a,) = arrays(*found)
-        y = one(a, x) if reverse0 else one(x, a)
+    def compute(x: np.ndarray, z: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
+        (a,) = arrays(*numbers)
+        y = apply0(a, x) if reverse0 else apply0(x, a)
         z = z.reshape(x.shape)
-        return np.asarray(two(z, y) if reverse1 else two(y, z))
+        return np.asarray(apply1(z, y) if reverse1 else apply1(y, z))
 
     out = dst.dtype if dst is not None else tile_dtype(dtype, promoted(data.dtype, other.dtype))
     check_bits("scalar_tensor_tensor", (op0, op1), (data, first, other), out)
@@ -127,16 +127,16 @@ def tensor_tensor_scan(
 ) -> Any:  # fmt: skip
     """y[i] = op1(op0(data0[i], y[i - 1]), data1[i]) along the free axis, y[-1] = initial: 2 n cycles."""
     start = operand("initial", initial, data0)
-    one, two = resolve("tensor_tensor_scan", op0, 2), resolve("tensor_tensor_scan", op1, 2)
+    apply0, apply1 = resolve("tensor_tensor_scan", op0, 2), resolve("tensor_tensor_scan", op1, 2)
     tiles, arrays = spread([start], data0)
 
-    def compute(a: np.ndarray, b: np.ndarray, *found: np.ndarray) -> np.ndarray:
-        (first,) = arrays(*found)
+    def compute(a: np.ndarray, b: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
+        (first,) = arrays(*numbers)
         y = np.broadcast_to(np.asarray(first, np.float32), (a.shape[0], 1))[:, 0]
         result = np.empty(a.shape, np.float32)
         for at in range(a.shape[1]):
-            y = one(y, a[:, at]) if reverse0 else one(a[:, at], y)
-            y = two(b[:, at], y) if reverse1 else two(y, b[:, at])
+            y = apply0(y, a[:, at]) if reverse0 else apply0(a[:, at], y)
+            y = apply1(b[:, at], y) if reverse1 else apply1(y, b[:, at])
             result[:, at] = y
         return result
 
@@ -156,12 +156,12 @@ def tensor_scalar_reduce(
     result = tensor_scalar(dst, data, op0, operand0, reverse0, dtype=dtype, mask=mask) if dst is not None else (
         tensor_scalar(data, op0, operand0, reverse0, dtype=dtype, mask=mask))  # fmt: skip
     first = operand("operand0", operand0, data)
-    one, reduce = resolve("tensor_scalar_reduce", op0, 2), reducing("tensor_scalar_reduce", reduce_op)
+    apply0, reduce = resolve("tensor_scalar_reduce", op0, 2), reducing("tensor_scalar_reduce", reduce_op)
     tiles, arrays = spread([first], data)
 
-    def total(x: np.ndarray, *found: np.ndarray) -> np.ndarray:
-        (a,) = arrays(*found)
-        y = one(a, x) if reverse0 else one(x, a)
+    def total(x: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
+        (a,) = arrays(*numbers)
+        y = apply0(a, x) if reverse0 else apply0(x, a)
         return np.asarray(reduce.reduce(np.asarray(y).reshape(len(x), -1), axis=1, keepdims=True))
 
     return also(result, dst, core.vector, [data, *tiles], reduce_res, total, mask)

@@ -63,7 +63,7 @@ def reshape_dim(self: Tensor, dim: int, shape: Any) -> Tensor:
 
 def flatten_dims(self: Tensor, start_dim: int, end_dim: int) -> Tensor:
     """The axes from one to another, inclusive, as one."""
-    first, last = (one % len(self.shape) for one in (start_dim, end_dim))
+    first, last = (axis % len(self.shape) for axis in (start_dim, end_dim))
     _stays(self, "flatten_dims", first == 0 and last > 0)
     return self.reshape((*self.shape[:first], prod(self.shape[first : last + 1]), *self.shape[last + 1 :]))
 
@@ -71,13 +71,13 @@ def flatten_dims(self: Tensor, start_dim: int, end_dim: int) -> Tensor:
 def rearrange(self: Tensor, src_pattern: Any, dst_pattern: Any, fixed_sizes: Any = None) -> Tensor:
     """Axes by names, as in einops: (("b", ("h", "w")), ("b", "w", "h"), {"h": 4}) cuts the second and turns."""
     names: list[str] = []
-    known, cut = dict(fixed_sizes or {}), self
+    sizes, cut = dict(fixed_sizes or {}), self
     for at in range(len(src_pattern) - 1, -1, -1):
         group = (src_pattern[at],) if isinstance(src_pattern[at], str) else tuple(src_pattern[at])
         names[:0] = group
         if len(group) > 1:
-            cut = reshape_dim(cut, at, [known.get(name, -1) for name in group])
-    groups = [(one,) if isinstance(one, str) else tuple(one) for one in dst_pattern]
+            cut = reshape_dim(cut, at, [sizes.get(name, -1) for name in group])
+    groups = [(part,) if isinstance(part, str) else tuple(part) for part in dst_pattern]
     wanted = [name for group in groups for name in group]
     if sorted(wanted) != sorted(names):
         raise UsageError(f"rearrange: {dst_pattern} has other names than {src_pattern}")
@@ -156,7 +156,7 @@ def _stays(tensor: Tensor, name: str, first: bool) -> None:
 def _missing(self: Tensor, name: str) -> NoReturn:
     if name.startswith("_") or name == "settled":
         raise AttributeError(name)
-    own = [one for one in dir(Tensor) if one[0] != "_"]
+    own = [member for member in dir(Tensor) if member[0] != "_"]
     if name in session().nl.__all__ or name in session().nl.OPS:
         raise MissingName(f"a tensor has no {name!r}: say nl.{name}(tile)")
     raise MissingName(told("a tensor", name, own))
@@ -164,9 +164,9 @@ def _missing(self: Tensor, name: str) -> NoReturn:
 
 def _shown(self: Tensor) -> str:
     """For print in a kernel: what it is, and its numbers if it has any yet."""
-    what = f"{self.dtype} {list(self.shape)} in {self.buffer.name}"
+    text = f"{self.dtype} {list(self.shape)} in {self.buffer.name}"
     lost = self.home is not None and self.home.lost is not None  # its bank of PSUM
-    return f"<{what}>" if self.pending is not None or lost or not self.buffer.payload else f"<{what}>\n{self.data}"
+    return f"<{text}>" if self.pending is not None or lost or not self.buffer.payload else f"<{text}>\n{self.data}"
 
 
 for _view in (

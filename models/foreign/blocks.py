@@ -43,7 +43,7 @@ def with_offset(codes: Codes) -> Codes:
 
 
 def _halves(pairs: NDArray[np.uint8]) -> NDArray[np.float16]:
-    found: NDArray[np.float16] = np.ascontiguousarray(pairs).view("<f2")[..., 0]
-    if not np.isfinite(found).all():
+    halves: NDArray[np.float16] = np.ascontiguousarray(pairs).view("<f2")[..., 0]
+    if not np.isfinite(halves).all():
         raise ModelError("has scales that are NaN or infinite")
-    return found
+    return halves

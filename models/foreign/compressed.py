@@ -111,21 +111,21 @@ def read_compressed(folder: Path) -> Foreign:
     config, checkpoint = Config.from_dict(data, source=str(source)), open_checkpoint(folder)
     matrices, head = config.matrices(), Matrix("lm_head", config.hidden_size, config.vocab_size)
     group: Group = scheme.group or "row"
-    found = Foreign(folder, "pack-quantized", data, group, activations=scheme.activations, base=folder)
+    foreign = Foreign(folder, "pack-quantized", data, group, activations=scheme.activations, base=folder)
     for name in checkpoint.tensors:
         stem, _, end = name.rpartition(".")
         if end == "weight_packed" and stem in matrices:
-            add(found, stem, read_codes(checkpoint, scheme, matrices[stem]))
+            add(foreign, stem, read_codes(checkpoint, scheme, matrices[stem]))
         elif end == "weight_packed" and stem == head.name:
             numbers = read_codes(checkpoint, scheme, head).dequantized()
-            found.tensors["lm_head.weight"] = numbers.astype(np.float16)
+            foreign.tensors["lm_head.weight"] = numbers.astype(np.float16)
         elif end not in ENDS:
-            found.tensors[name] = checkpoint.read(name)
-    check_all_or_none(found)
-    left = [name for name in matrices if name not in found.forms]
+            foreign.tensors[name] = checkpoint.read(name)
+    check_all_or_none(foreign)
+    left = [name for name in matrices if name not in foreign.forms]
     if left:
         raise ModelError(f"{folder}: {left[0]} has no weight_packed: matrices of the layers are packed, or none is")
-    return found
+    return foreign
 
 
 def read_codes(checkpoint: Checkpoint, scheme: Scheme, matrix: Matrix) -> Codes:
@@ -165,8 +165,8 @@ def _zeros(checkpoint: Checkpoint, scheme: Scheme, name: str, rows: int, groups:
         return codes_in(np.ascontiguousarray(packed.T), scheme.bits)[:, :rows].T.astype(np.float16)
     if tensor.dtype != "I8" or tensor.nbytes != 1 or tensor.shape not in ((), (1,)):
         raise ModelError(f"{tensor.file}: tensor {name} is {tensor.dtype} {list(tensor.shape)}, no packed zero points")
-    one = np.fromfile(tensor.file, np.int8, 1, offset=tensor.offset)
-    return np.full((rows, groups), one.astype(np.float16) + np.float16(2 ** (scheme.bits - 1)))
+    zero = np.fromfile(tensor.file, np.int8, 1, offset=tensor.offset)
+    return np.full((rows, groups), zero.astype(np.float16) + np.float16(2 ** (scheme.bits - 1)))
 
 
 def words(checkpoint: Checkpoint, name: str, dtype: str | None, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -181,8 +181,8 @@ def words(checkpoint: Checkpoint, name: str, dtype: str | None, shape: tuple[int
             f" {' or '.join(kinds)} {list(shape)} is needed"
         )
     try:
-        found = np.fromfile(tensor.file, WORDS[tensor.dtype], int(np.prod(shape)), offset=tensor.offset)
-        return found.reshape(shape)
+        numbers = np.fromfile(tensor.file, WORDS[tensor.dtype], int(np.prod(shape)), offset=tensor.offset)
+        return numbers.reshape(shape)
     except (OSError, ValueError) as error:
         raise ModelError(f"{tensor.file}: tensor {name} cannot be read: {error}") from error
 

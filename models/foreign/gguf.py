@@ -101,8 +101,8 @@ class _Cursor:
 
     def take(self, count: int) -> bytes:
         if count > len(self.data) - self.at:
-            what = f"its header has more than {MAX_HEADER} bytes, the limit" if self.truncated else "is truncated"
-            raise ValueError(what)
+            problem = f"its header has more than {MAX_HEADER} bytes, the limit" if self.truncated else "is truncated"
+            raise ValueError(problem)
         self.at += count
         return self.data[self.at - count : self.at]
 
@@ -155,16 +155,16 @@ def _parse(path: Path, read: _Cursor, size: int) -> Gguf:
     alignment = values.get("general.alignment", 32)
     if type(alignment) is not int or not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
         raise ValueError(f"general.alignment is {alignment!r}; a power of two up to {MAX_ALIGNMENT} can be")
-    found = [_tensor(read) for _ in range(counts[0])]
+    entries = [_tensor(read) for _ in range(counts[0])]
     start = -(-read.at // alignment) * alignment
     tensors: dict[str, Tensor] = {}
-    for name, kind, shape, offset, nbytes in found:
+    for name, kind, shape, offset, nbytes in entries:
         if name in tensors:
             raise ValueError(f"has tensor {name} twice")
         if offset % alignment or offset + nbytes > size - start:
             raise ValueError(f"tensor {name}: its {nbytes} bytes from {offset} on are not in the file, or not aligned")
         tensors[name] = Tensor(kind, shape, start + offset, nbytes)
-    placed = sorted((one.offset, one.nbytes, name) for name, one in tensors.items() if one.nbytes)
+    placed = sorted((tensor.offset, tensor.nbytes, name) for name, tensor in tensors.items() if tensor.nbytes)
     for (begin, nbytes, name), (other, _, beside) in pairwise(placed):
         if other < begin + nbytes:
             raise ValueError(f"tensors {name} and {beside} overlap")
@@ -177,10 +177,12 @@ def _tensor(read: _Cursor) -> tuple[str, str, tuple[int, ...], int, int]:
         raise ValueError(f"tensor {name} has {axes} axes; 1 to {MAX_AXES} can be")
     shape = tuple(read.number("Q") for _ in range(axes))[::-1]
     kind, offset = read.number("I"), read.number("Q")
-    if not all(0 < one <= MAX_SIZE for one in shape):
+    if not all(0 < size <= MAX_SIZE for size in shape):
         raise ValueError(f"tensor {name} has shape {list(shape)}; sizes from 1 to {MAX_SIZE} can be read")
     if kind not in TYPES:
-        raise ValueError(f"tensor {name} is of type {kind}; {', '.join(one for one, *_ in TYPES.values())} can be read")
+        raise ValueError(
+            f"tensor {name} is of type {kind}; {', '.join(word for word, *_ in TYPES.values())} can be read"
+        )
     word, block, nbytes = TYPES[kind]
     if shape[-1] % block:
         raise ValueError(f"tensor {name}: rows of {shape[-1]} numbers are no whole blocks of {word}, {block} each")

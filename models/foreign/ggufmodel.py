@@ -45,9 +45,9 @@ def read_gguf(path: Path) -> Foreign:
     file = open_gguf(path)
     config = read_sizes(file)
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
-    kinds = {one.kind for name, one in file.tensors.items() if name.startswith("blk.") and len(one.shape) == 2}
+    kinds = {tensor.kind for name, tensor in file.tensors.items() if name.startswith("blk.") and len(tensor.shape) == 2}
     texts = tokenizer_texts(file.values, path)
-    found = Foreign(path, "gguf " + " ".join(sorted(kinds)), config, SIZE, texts=texts)
+    foreign = Foreign(path, "gguf " + " ".join(sorted(kinds)), config, SIZE, texts=texts)
     for name, tensor in file.tensors.items():
         if name == FACTORS:
             continue
@@ -56,12 +56,12 @@ def read_gguf(path: Path) -> Foreign:
         order = None if turned is None else rows_in_order(path, name, tensor.shape[0], turned)
         if tensor.kind in BITS and target.endswith("_proj.weight") and len(tensor.shape) == 2:
             codes = named(path, name, tensor.kind, file.bytes_of(name), kinds >= {"Q4_0", "Q4_1"})
-            add(found, target.removesuffix(".weight"), codes if order is None else ordered(codes, order))
+            add(foreign, target.removesuffix(".weight"), codes if order is None else ordered(codes, order))
         else:
             numbers = dense(file, name)
-            found.tensors[target] = numbers if order is None else numbers[order]
-    check_all_or_none(found)
-    return found
+            foreign.tensors[target] = numbers if order is None else numbers[order]
+    check_all_or_none(foreign)
+    return foreign
 
 
 def name_of(name: str, path: Path) -> tuple[str, str]:
@@ -126,8 +126,8 @@ def rebuilt(path: Path, name: str, kind: str, rows: NDArray[np.uint8]) -> NDArra
 def named(path: Path, name: str, kind: str, rows: NDArray[np.uint8], offsets: bool = False) -> Codes:
     """Rows of blocks as codes, those of 4 bits with `offsets`. ModelError with the tensor's name."""
     try:
-        found = codes_of(kind, rows)
-        return with_offset(found) if offsets and found.bits == 4 else found
+        codes = codes_of(kind, rows)
+        return with_offset(codes) if offsets and codes.bits == 4 else codes
     except ModelError as error:
         raise ModelError(f"{path}: tensor {name}: {error}") from None
 
@@ -159,7 +159,7 @@ def read_sizes(file: Gguf) -> dict[str, Any]:
     if "token_embd.weight" not in file.tensors:
         raise ModelError(f"{file.path}: has no tensor token_embd.weight")
     matrices = [
-        one.kind for name, one in file.tensors.items() if name.startswith("blk.") and name.endswith("_q.weight")
+        tensor.kind for name, tensor in file.tensors.items() if name.startswith("blk.") and name.endswith("_q.weight")
     ]
     config: dict[str, Any] = {
         "architectures": [{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}[kind]], "model_type": kind,
@@ -198,7 +198,7 @@ def _with_factors(file: Gguf, config: dict[str, Any]) -> dict[str, Any]:
     """
     table = dense(file, FACTORS).astype(np.float64)
     scaled = config | {"rope_scaling": LLAMA3 | {"factor": _short(table.max())}}
-    before, after = (inverse_frequencies(Config.from_dict(one, source=str(file.path))) for one in (config, scaled))
+    before, after = (inverse_frequencies(Config.from_dict(data, source=str(file.path))) for data in (config, scaled))
     if table.shape != before.shape or not np.allclose(before / after, table, rtol=1e-4, atol=0):
         raise ModelError(f"{file.path}: tensor {FACTORS} is not the table of LLaMA 3.1 or later, and no other is known")
     return scaled

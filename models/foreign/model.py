@@ -71,7 +71,7 @@ def write(out: str | Path, foreign: Foreign, activations: Activations | None) ->
     if more:
         raise ModelError(f"{foreign.source}: has {more[0]}, which such a model does not have")
     write_folder(out, foreign.base, data, written, foreign.texts)
-    nbytes = sum(one.nbytes for one in written.values())
+    nbytes = sum(tensor.nbytes for tensor in written.values())
     return {"quantized": data.get("quantized"), "matrices": len(foreign.forms), "bytes": nbytes}
 
 

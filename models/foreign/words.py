@@ -40,8 +40,8 @@ def tokenizer_texts(values: Mapping[str, Any], path: Path) -> dict[str, str]:
         return {}
     added = [
         {"id": at, "content": tokens[at], "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-         "special": one == CONTROL}
-        for at, one in enumerate(kinds) if one in (CONTROL, USER)
+         "special": token_type == CONTROL}
+        for at, token_type in enumerate(kinds) if token_type in (CONTROL, USER)
     ]  # fmt: skip
     whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **parts}
     return {"tokenizer.json": json.dumps(whole | {"post_processor": _begin(values, path, tokens, kind)})}
@@ -51,7 +51,7 @@ def _bytes(
     values: Mapping[str, Any], path: Path, tokens: list[str], cut: str | None, whole_words: bool
 ) -> dict[str, Any]:
     merges = values.get("tokenizer.ggml.merges")
-    if not _texts(merges) or not all(one.count(" ") == 1 for one in merges):
+    if not _texts(merges) or not all(merge.count(" ") == 1 for merge in merges):
         raise ModelError(f"{path}: tokenizer.ggml.merges is no list of pairs of words")
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": cut is None}
     split = {"type": "Split", "pattern": {"Regex": cut}, "behavior": "Isolated", "invert": False}
@@ -65,12 +65,12 @@ def _pieces(values: Mapping[str, Any], path: Path, tokens: list[str], kinds: lis
     if len(scores) != len(tokens):
         raise ModelError(f"{path}: tokenizer.ggml.scores has no number for each of {len(tokens)} words")
     numbers = {word: at for at, word in enumerate(tokens)}
-    found = [
+    merges = [
         (-float(scores[at]), numbers[word[:end]], numbers[word[end:]], f"{word[:end]} {word[end:]}")
         for at, word in enumerate(tokens) if kinds[at] == 1 and " " not in word
         for end in range(1, len(word)) if word[:end] in numbers and word[end:] in numbers
     ]  # fmt: skip
-    model = _bpe(tokens, [pair for *_, pair in sorted(found)])
+    model = _bpe(tokens, [pair for *_, pair in sorted(merges)])
     unknown = values.get("tokenizer.ggml.unknown_token_id", 0)
     if isinstance(unknown, int) and 0 <= unknown < len(tokens):
         model |= {"unk_token": tokens[unknown]}
@@ -115,4 +115,4 @@ def _numbers(value: Any, kinds: str) -> NDArray[Any]:
 
 
 def _texts(value: Any) -> TypeGuard[list[str]]:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)

@@ -193,18 +193,18 @@ def _with_past(chain: Chain) -> WithPast | None:
 def _layout(turned_q: ir.Node, sources: Sequence[ir.Value], past: ir.Value | None) -> "Layout | None":
     """Sizes, by the width of the products and of what is turned."""
     shape = sizes(turned_q.inputs[0]) if turned_q.inputs[0] is not None else None
-    widths = [sizes(one) for one in sources]
-    columns = [one[-1] for one in widths if one and len(one) in (2, 3) and isinstance(one[-1], int)]
+    widths = [sizes(source) for source in sources]
+    columns = [width[-1] for width in widths if width and len(width) in (2, 3) and isinstance(width[-1], int)]
     if not shape or len(columns) < 3 or not isinstance(shape[-1], int):
         return None
     size = shape[-1]
     heads, kv_heads = columns[0] // size, columns[1] // size
     if columns != [heads * size, kv_heads * size, kv_heads * size] or not kv_heads or heads % kv_heads:
         return None
-    tokens = next((one[-2] for one in widths if one and isinstance(one[-2], int)), 3)
+    tokens = next((width[-2] for width in widths if width and isinstance(width[-2], int)), 3)
     held = sizes(past) if past is not None else None
-    there = 0 if past is None else held[2] if held and len(held) == 4 and isinstance(held[2], int) else 2
-    return Layout(heads, kv_heads, size, int(tokens), there)
+    past_tokens = 0 if past is None else held[2] if held and len(held) == 4 and isinstance(held[2], int) else 2
+    return Layout(heads, kv_heads, size, int(tokens), past_tokens)
 
 
 @dataclass(frozen=True)
@@ -241,8 +241,8 @@ class Layout:
         want = self._laid(given, "flat")[0]
         at: ir.Value | None = value
         while at is not None:
-            found = evaluate([at], {value: given}) if at is not value else None
-            if found and found[0].shape[-2:] == want.shape and np.array_equal(found[0].reshape(want.shape), want):
+            results = evaluate([at], {value: given}) if at is not value else None
+            if results and results[0].shape[-2:] == want.shape and np.array_equal(results[0].reshape(want.shape), want):
                 return at
             node = only_user(at)
             at = node.outputs[0] if node is not None and is_op(node, *MOVES) and node.inputs[0] is at else None
@@ -268,5 +268,9 @@ def _gives(chain: Chain, given: Array, want: Array) -> bool:
     if chain.value is chain.source:
         return given.shape == want.shape and bool(np.array_equal(given, want))
     kind = chain.source.dtype.numpy() if chain.source.dtype is not None else np.dtype(np.float32)
-    found = evaluate([chain.value], {chain.source: given.astype(kind)})
-    return found is not None and found[0].shape == want.shape and np.allclose(found[0].astype(np.float32), want, 1e-2)
+    results = evaluate([chain.value], {chain.source: given.astype(kind)})
+    return (
+        results is not None
+        and results[0].shape == want.shape
+        and np.allclose(results[0].astype(np.float32), want, 1e-2)
+    )

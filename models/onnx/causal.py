@@ -26,23 +26,23 @@ def name_of(node: ir.Node | None) -> str:
 
 def feeds(graph: ir.Graph, ids: ir.Value | None, tokens: int, past: int) -> dict[ir.Value, Array]:
     """Zeros for what was, ones for a mask that is an input, positions in order; in shapes of so many tokens."""
-    found: dict[ir.Value, Array] = {}
+    arrays: dict[ir.Value, Array] = {}
     for value in graph.inputs:
         shape = sizes(value) or []
         name = str(value.name).lower()
         kind = np.dtype(np.int64) if value.dtype is None else value.dtype.numpy()
         if len(shape) == 4:
-            full = [one if isinstance(one, int) else 1 for one in shape]
+            full = [size if isinstance(size, int) else 1 for size in shape]
             full[2] = past if not isinstance(shape[2], int) else full[2]
-            found[value] = np.broadcast_to(np.zeros((), kind), full)
+            arrays[value] = np.broadcast_to(np.zeros((), kind), full)
         elif "mask" in name:
             length = shape[-1] if shape and isinstance(shape[-1], int) else past + tokens
-            found[value] = np.ones((1, length), kind)
+            arrays[value] = np.ones((1, length), kind)
         elif value is ids:
-            found[value] = np.zeros((1, tokens), kind)
+            arrays[value] = np.zeros((1, tokens), kind)
         else:
-            found[value] = np.arange(past, past + tokens, dtype=kind).reshape((1,) * (len(shape) - 1) + (-1,))
-    return found
+            arrays[value] = np.arange(past, past + tokens, dtype=kind).reshape((1,) * (len(shape) - 1) + (-1,))
+    return arrays
 
 
 def open_sizes(graph: ir.Graph, ids: ir.Value | None, tokens: int, past: int) -> tuple[int, int]:
@@ -51,7 +51,7 @@ def open_sizes(graph: ir.Graph, ids: ir.Value | None, tokens: int, past: int) ->
     if shape and isinstance(shape[-1], int):
         tokens = shape[-1]
     before = [sizes(value) for value in graph.inputs]
-    held = [one[2] for one in before if one and len(one) == 4]
+    held = [axes[2] for axes in before if axes and len(axes) == 4]
     if not held:
         return tokens, 0
     return tokens, held[0] if isinstance(held[0], int) else past

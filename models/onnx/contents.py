@@ -23,14 +23,14 @@ def content_of(s: Symbols, node: ir.Node) -> Content | None:
     if op == "ConstantOfShape":
         wanted, value = s.content(node.inputs[0]), attribute(node, "value")
         number = 0 if value is None else value.numpy().reshape(-1)[0]
-        if wanted is None or any(one.value is None for one in wanted) or not isinstance(number, np.integer):
+        if wanted is None or any(element.value is None for element in wanted) or not isinstance(number, np.integer):
             return None
-        size = [int(one.value) for one in wanted]
+        size = [int(element.value) for element in wanted]
         whole = product(map(Size.of, size)).value
         if whole is None or not 0 <= whole <= MOST:
             return None
         return objects([Size.of(int(number))] * whole, tuple(size))
-    given = [s.content(one) for one in node.inputs]
+    given = [s.content(value) for value in node.inputs]
     if not given or given[0] is None:
         return None
     x = given[0]
@@ -42,18 +42,18 @@ def content_of(s: Symbols, node: ir.Node) -> Content | None:
             return np.asarray(np.squeeze(x, None if axes is None else tuple(axes)))
         return np.expand_dims(x, tuple(axes or ()))
     if op == "Concat":
-        return None if any(one is None for one in given) else np.concatenate(given, attribute(node, "axis"))  # type: ignore[arg-type]  # the condition sorts None out
+        return None if any(content is None for content in given) else np.concatenate(given, attribute(node, "axis"))  # type: ignore[arg-type]  # the condition sorts None out
     if op == "Neg":
-        return _each(x, lambda one: Size.of(0) - one)
+        return _each(x, lambda size: Size.of(0) - size)
     if op == "ReduceProd" and x.ndim == 1:
         whole_list = [product(x)]
         return objects(whole_list, (1,) if attribute(node, "keepdims", 1) else ())
-    others = [one for one in given[1:] if one is not None]
+    others = [content for content in given[1:] if content is not None]
     if len(others) < len(given) - 1:
         return None
     if op in ("Gather", "Reshape", "Slice"):
-        plain = [[one.value for one in other.reshape(-1)] for other in others]
-        if any(one is None for other in plain for one in other):
+        plain = [[size.value for size in other.reshape(-1)] for other in others]
+        if any(number is None for other in plain for number in other):
             return None
         if op == "Gather":
             return np.asarray(np.take(x, np.array(plain[0]).reshape(others[0].shape), attribute(node, "axis", 0)))
@@ -64,15 +64,15 @@ def content_of(s: Symbols, node: ir.Node) -> Content | None:
             return None
         return np.asarray(x[slice(plain[0][0], plain[1][0], steps[0])])
     if op == "Where":
-        if x.dtype != bool or any(one.dtype == bool for one in others):
+        if x.dtype != bool or any(content.dtype == bool for content in others):
             return None
         return np.asarray(np.where(x, *others))
     if op in PAIRS and others and x.dtype == object:
         a, b = np.broadcast_arrays(x, others[0])
-        found = [PAIRS[op](one, other) for one, other in zip(a.reshape(-1), b.reshape(-1), strict=True)]
-        if any(one is None for one in found):
+        results = [PAIRS[op](size, other) for size, other in zip(a.reshape(-1), b.reshape(-1), strict=True)]
+        if any(result is None for result in results):
             return None
-        return np.array(found, bool).reshape(a.shape) if op == "Equal" else objects(found, a.shape)
+        return np.array(results, bool).reshape(a.shape) if op == "Equal" else objects(results, a.shape)
     return None
 
 
@@ -93,4 +93,4 @@ PAIRS: dict[str, Callable[[Size, Size], Any]] = {
 
 
 def _each(x: Content, function: Callable[[Size], Size]) -> Content:
-    return objects([function(one) for one in x.reshape(-1)], x.shape)
+    return objects([function(size) for size in x.reshape(-1)], x.shape)

@@ -46,8 +46,8 @@ def is_decoder(graph: ir.Graph) -> bool:
 def read_decoder(model: ir.Model, path: Path) -> Foreign:
     """Raises ModelError naming the node that does not fit."""
     try:
-        found = walk(model.graph)
-        return _foreign(model.graph, found, path)
+        parts = walk(model.graph)
+        return _foreign(model.graph, parts, path)
     except Other as other:
         raise ModelError(f"{path}: {other}") from None
 
@@ -57,15 +57,15 @@ def read_decoder(model: ir.Model, path: Path) -> Foreign:
 
 def walk(graph: ir.Graph) -> Found:
     """From the logits down to the ids. Other where it is no LLaMA."""
-    found = Found()
-    logits = next((one for one in graph.outputs if sizes(one) and not maker(one, "Concat")), graph.outputs[0])
-    x = _linear(found, "lm_head", logits)
-    x = _norm(found, "model.norm", x)
+    parts = Found()
+    logits = next((value for value in graph.outputs if sizes(value) and not maker(value, "Concat")), graph.outputs[0])
+    x = _linear(parts, "lm_head", logits)
+    x = _norm(parts, "model.norm", x)
     layers: list[dict[str, Any]] = []
     while maker(bare(x), "Gather") is None:
         stem = str(len(layers))  # from the last on; numbered anew below
         layers.append({})
-        x = _layer(found, stem, x)
+        x = _layer(parts, stem, x)
     node = maker(bare(x), "Gather")
     assert node is not None
     table, ids = node.inputs
@@ -75,38 +75,38 @@ def walk(graph: ir.Graph) -> Found:
         ids = moved.inputs[0]
     if ids is None or not ids.is_graph_input():
         raise Other(f"{name_of(node)} looks up what is no input of the graph")
-    found.table, found.ids = table, ids
-    return found
+    parts.table, parts.ids = table, ids
+    return parts
 
 
-def _layer(found: Found, layer: str, x: ir.Value) -> ir.Value:
+def _layer(parts: Found, layer: str, x: ir.Value) -> ir.Value:
     """x after a layer: what it was before."""
-    middle = _sum(x, "SwiGLU", f"{layer}.mlp.down_proj", found)
-    swiglu = _ours(found.linears[f"{layer}.mlp.down_proj"].source, "SwiGLU")
-    sources = [_linear(found, f"{layer}.mlp.{name}_proj", value) for name, value in
+    middle = _sum(x, "SwiGLU", f"{layer}.mlp.down_proj", parts)
+    swiglu = _ours(parts.linears[f"{layer}.mlp.down_proj"].source, "SwiGLU")
+    sources = [_linear(parts, f"{layer}.mlp.{name}_proj", value) for name, value in
                zip(("gate", "up"), swiglu.inputs, strict=True)]  # fmt: skip
     _same(sources, swiglu)
-    if _norm(found, f"{layer}.post_attention_layernorm", sources[0]) is not middle:
+    if _norm(parts, f"{layer}.post_attention_layernorm", sources[0]) is not middle:
         raise Other(f"{name_of(swiglu)}: what it is computed from is not what is added to it")
-    x = _sum(middle, "Attention", f"{layer}.self_attn.o_proj", found)
-    attention = _ours(found.linears[f"{layer}.self_attn.o_proj"].source, "Attention")
-    found.attentions.append(attention)
-    sources = [_linear(found, f"{layer}.self_attn.{name}_proj", value) for name, value in
+    x = _sum(middle, "Attention", f"{layer}.self_attn.o_proj", parts)
+    attention = _ours(parts.linears[f"{layer}.self_attn.o_proj"].source, "Attention")
+    parts.attentions.append(attention)
+    sources = [_linear(parts, f"{layer}.self_attn.{name}_proj", value) for name, value in
                zip("qkv", attention.inputs[:3], strict=True)]  # fmt: skip
     _same(sources, attention)
-    if _norm(found, f"{layer}.input_layernorm", sources[0]) is not x:
+    if _norm(parts, f"{layer}.input_layernorm", sources[0]) is not x:
         raise Other(f"{name_of(attention)}: what it is computed from is not what is added to it")
     return x
 
 
-def _sum(x: ir.Value, kind: str, name: str, found: Found) -> ir.Value:
+def _sum(x: ir.Value, kind: str, name: str, parts: Found) -> ir.Value:
     """y of x = y + linear(..kind..)."""
     node = maker(bare(x), "Add")
     for at in (1, 0) if node else ():
         product, rest = node.inputs[at], bare(node.inputs[1 - at])  # type: ignore[union-attr]  # there is a node, or no turn
         own = linear_of(product)
         if own is not None and is_ours(_producer(own.source), kind) and rest is not None:
-            found.linears[name] = own
+            parts.linears[name] = own
             return rest
     raise Other(f"{name_of(_producer(x))} is no sum with a product of {kind}")
 
@@ -122,53 +122,53 @@ def _ours(value: ir.Value, kind: str) -> ir.Node:
     return node
 
 
-def _linear(found: Found, name: str, value: ir.Value | None) -> ir.Value:
+def _linear(parts: Found, name: str, value: ir.Value | None) -> ir.Value:
     own = linear_of(value)
     if own is None:
         raise Other(f"{name_of(_producer(value))} is no product with a constant matrix, where {name} would be")
-    found.linears[name] = own
+    parts.linears[name] = own
     return own.source
 
 
-def _norm(found: Found, name: str, value: ir.Value) -> ir.Value:
+def _norm(parts: Found, name: str, value: ir.Value) -> ir.Value:
     node = _producer(value)
     while is_op(node, "Slice", "Gather", "GatherND") and node is not None and name == "model.norm":
         value = node.inputs[0] or value  # the logits of some tokens
         node = _producer(value)
     if node is None or not is_ours(node, "RMSNorm"):
         raise Other(f"{name_of(node)} is no RMSNorm, where {name} would be")
-    found.norms[name] = node
+    parts.norms[name] = node
     source = bare(node.inputs[0])
     assert source is not None
     return source
 
 
 def _same(values: list[ir.Value], node: ir.Node) -> None:
-    if any(one is not values[0] for one in values):
+    if any(value is not values[0] for value in values):
         raise Other(f"{name_of(node)}: its products have inputs that differ")
 
 
 # -------------------------------------------------------------------------------------------------------------- folder
 
 
-def _foreign(graph: ir.Graph, found: Found, path: Path) -> Foreign:
-    layers = len(found.attentions)
-    first = found.attentions[0]
+def _foreign(graph: ir.Graph, parts: Found, path: Path) -> Foreign:
+    layers = len(parts.attentions)
+    first = parts.attentions[0]
     heads, kv_heads, size = (int(attribute(first, name)) for name in ("heads", "kv_heads", "size"))
-    for node in found.attentions:
+    for node in parts.attentions:
         if [attribute(node, name) for name in ("heads", "kv_heads", "size")] != [heads, kv_heads, size]:
             raise Other(f"{name_of(node)} has other heads than the last layer's")
         if abs(attribute(node, "scale") * size**0.5 - 1) > 1e-3:
             raise Other(f"{name_of(node)} scales by {attribute(node, 'scale')}, not by {size}^-0.5")
-    epsilons = {round(attribute(node, "eps"), 12) for node in found.norms.values()}
+    epsilons = {round(attribute(node, "eps"), 12) for node in parts.norms.values()}
     if len(epsilons) > 1:
         raise Other(f"norms have several epsilons: {sorted(epsilons)}")
-    check_masks(graph, found.attentions, found.ids)
-    table, head = constant(found.table), found.linears["lm_head"]
+    check_masks(graph, parts.attentions, parts.ids)
+    table, head = constant(parts.table), parts.linears["lm_head"]
     assert table is not None
-    biased = {name for name, one in found.linears.items() if one.bias is not None}
+    biased = {name for name, linear in parts.linears.items() if linear.bias is not None}
     kinds = {name.rpartition(".")[2] for name in biased}
-    whole = {name for name in found.linears if name.rpartition(".")[2] in kinds}
+    whole = {name for name in parts.linears if name.rpartition(".")[2] in kinds}
     own = [{"q_proj", "k_proj", "v_proj"}, {"q_proj", "k_proj", "v_proj", "o_proj"}]
     if kinds and (kinds not in own or biased != whole):
         raise Other(
@@ -179,19 +179,19 @@ def _foreign(graph: ir.Graph, found: Found, path: Path) -> Foreign:
     config: dict[str, Any] = {
         "architectures": [{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}[model_type]],
         "model_type": model_type, "vocab_size": table.shape[0], "hidden_size": table.shape[1],
-        "intermediate_size": found.linears["0.mlp.gate_proj"].outputs, "num_hidden_layers": layers,
+        "intermediate_size": parts.linears["0.mlp.gate_proj"].outputs, "num_hidden_layers": layers,
         "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": size, "hidden_act": "silu",
         "rms_norm_eps": _short(epsilons.pop()), "tie_word_embeddings": tied,
         "dtype": {"float16": "float16", "bfloat16": "bfloat16"}.get(str(table.dtype), "float32"),
     }  # fmt: skip
     if model_type == "llama":
         config["attention_bias"] = bool(kinds)
-    config |= read_rope(graph, first, found.ids, config) | _beside(path)
-    foreign = Foreign(path, "onnx", config, _group(found), base=_base(path))
+    config |= read_rope(graph, first, parts.ids, config) | _beside(path)
+    foreign = Foreign(path, "onnx", config, _group(parts), base=_base(path))
     foreign.tensors["model.embed_tokens.weight"] = _numbers("the table of words", table)
-    for name, node in found.norms.items():
+    for name, node in parts.norms.items():
         foreign.tensors[f"{_renamed(name, layers)}.weight"] = _numbers(name, _vector(node.inputs[1]))
-    for name, own_linear in found.linears.items():
+    for name, own_linear in parts.linears.items():
         full = _renamed(name, layers)
         if name == "lm_head" and tied:
             continue
@@ -224,11 +224,11 @@ def _vector(value: ir.Value | None) -> Array:
     return np.ascontiguousarray(numbers.reshape(-1))
 
 
-def _group(found: Found) -> int:
+def _group(parts: Found) -> int:
     codes: list[Codes] = [
-        one.codes for name, one in found.linears.items() if one.codes is not None and name != "lm_head"
+        linear.codes for name, linear in parts.linears.items() if linear.codes is not None and name != "lm_head"
     ]
-    groups = {one.codes.shape[2] for one in codes}
+    groups = {matrix.codes.shape[2] for matrix in codes}
     if len(groups) > 1:
         raise Other(f"matrices in codes have blocks of {sorted(groups)}; one size for all can be read")
     return groups.pop() if groups else 32
@@ -249,5 +249,5 @@ def _beside(path: Path) -> dict[str, Any]:
     source = find_file(path.parent, "config.json")
     said = read_object(source) if source is not None else {}
     keys = ("max_position_embeddings", "bos_token_id", "eos_token_id")
-    known = {key: said[key] for key in keys if isinstance(said.get(key), int | list)}
-    return {"max_position_embeddings": FALLBACK_POSITIONS} | known
+    values = {key: said[key] for key in keys if isinstance(said.get(key), int | list)}
+    return {"max_position_embeddings": FALLBACK_POSITIONS} | values

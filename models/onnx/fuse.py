@@ -53,9 +53,9 @@ def fuse_norms(graph: ir.Graph) -> None:
     for node in [*graph]:
         if is_op(node, "Mul"):
             for weight, rest in pairs(node):
-                found = _normed(rest) if _is_weight(weight) else None
-                if found is not None:
-                    _norm(node, found[0], weight, found[1], node.outputs[0])
+                parts = _normed(rest) if _is_weight(weight) else None
+                if parts is not None:
+                    _norm(node, parts[0], weight, parts[1], node.outputs[0])
                     break
         elif _is_norm(node):
             _norm(node, node.inputs[0], node.inputs[1], attribute(node, "epsilon", 1e-5), node.outputs[0])
@@ -176,8 +176,8 @@ def _silu(value: ir.Value) -> ir.Value | None:
     node = maker(value, "Div")
     total = maker(bare(node.inputs[1]), "Add") if node else None
     top = bare(node.inputs[0]) if node else None
-    for exp, one in pairs(total) if total else ():
-        power = maker(exp, "Exp") if scalar(one) == 1 else None
+    for exp, other in pairs(total) if total else ():
+        power = maker(exp, "Exp") if scalar(other) == 1 else None
         negative = maker(bare(power.inputs[0]), "Neg") if power else None
         if negative is not None and bare(negative.inputs[0]) is top:
             return top
@@ -190,15 +190,15 @@ def _silu(value: ir.Value) -> ir.Value | None:
 def fuse_rotary(graph: ir.Graph) -> None:
     """With the halves turned together, x * cos + (-x2, x1) * sin, or each, (x1 cos - x2 sin, x2 cos + x1 sin)."""
     for node in [*graph]:
-        found = _turned(node) if is_op(node, "Add") else _turned_by_halves(node) if is_op(node, "Concat") else None
-        if found is not None:
-            new = put(node, "Rotary", [*found])
+        operands = _turned(node) if is_op(node, "Add") else _turned_by_halves(node) if is_op(node, "Concat") else None
+        if operands is not None:
+            new = put(node, "Rotary", [*operands])
             _take(node.outputs[0], new.outputs[0])
 
 
 def _turned(node: ir.Node) -> tuple[ir.Value, ...] | None:
-    for one, other in pairs(node):
-        a, b = maker(one, "Mul"), maker(other, "Mul")
+    for first, other in pairs(node):
+        a, b = maker(first, "Mul"), maker(other, "Mul")
         if a is None or b is None:
             continue
         for x, cos in pairs(a):
@@ -224,13 +224,13 @@ def _turned_by_halves(node: ir.Node) -> tuple[ir.Value, ...] | None:
     low, high = maker(bare(node.inputs[0]), "Sub"), maker(bare(node.inputs[1]), "Add")
     if low is None or high is None:
         return None
-    (a, b), (c, d) = ((maker(bare(one), "Mul") for one in pair.inputs) for pair in (low, high))
+    (a, b), (c, d) = ((maker(bare(term), "Mul") for term in pair.inputs) for pair in (low, high))
     for first, cos in pairs(a) if a else ():
         for second, sin in pairs(b) if b else ():
             own, other = _half(first), _half(second)
             if not own or not other or own[0] is not other[0] or (own[1], other[1]) != (0, 1):
                 continue
-            products = [{id(one) for one in pair} for mul in (c, d) if mul for pair in pairs(mul)[:1]]
+            products = [{id(factor) for factor in pair} for mul in (c, d) if mul for pair in pairs(mul)[:1]]
             if {id(second), id(cos)} in products and {id(first), id(sin)} in products:
                 return own[0], cos, sin
     return None
@@ -253,11 +253,11 @@ def _half(value: ir.Value | None) -> tuple[ir.Value, int] | None:
     node = maker(value, "Slice")
     if node is None or node.inputs[0] is None or len(node.inputs) < 4:
         return None
-    given = [constant(one) for one in node.inputs[1:]]
+    given = [constant(operand) for operand in node.inputs[1:]]
     whole = last_size(node.inputs[0])
-    if any(one is None or one.size != 1 for one in given) or whole is None or whole % 2:
+    if any(array is None or array.size != 1 for array in given) or whole is None or whole % 2:
         return None
-    start, end, axis, *step = (int(one.reshape(-1)[0]) for one in given if one is not None)
+    start, end, axis, *step = (int(array.reshape(-1)[0]) for array in given if array is not None)
     if not _is_last(axis, node.inputs[0]) or step not in ([], [1]):
         return None
     low, high = start + whole if start < 0 else start, end + whole if end < 0 else min(end, whole)

@@ -28,39 +28,39 @@ def constant(value: ir.Value | None) -> NDArray[Any] | None:
     """The numbers of a constant."""
     if value is None or value.const_value is None or value.is_graph_input():
         return None
-    found: NDArray[Any] = value.const_value.numpy()
-    return found
+    numbers: NDArray[Any] = value.const_value.numpy()
+    return numbers
 
 
 def scalar(value: ir.Value | None) -> float | None:
     """The number of a constant that has one."""
     if value is None or value.const_value is None or value.const_value.size != 1:
         return None
-    found = constant(value)
-    return None if found is None or found.dtype.kind not in "iufbV" else float(found.reshape(())[()])
+    numbers = constant(value)
+    return None if numbers is None or numbers.dtype.kind not in "iufbV" else float(numbers.reshape(())[()])
 
 
 def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
     """An attribute's value; tuples for lists."""
-    found = node.attributes.get(name)
-    return default if found is None else found.value
+    attr = node.attributes.get(name)
+    return default if attr is None else attr.value
 
 
 def ints(node: ir.Node, name: str, at: int) -> list[int] | None:
     """A list that is an attribute in early versions of an operator, and input `at`, a constant, in later ones."""
-    found = attribute(node, name)
-    if found is not None:
-        return [int(one) for one in found]
+    values = attribute(node, name)
+    if values is not None:
+        return [int(n) for n in values]
     value = node.inputs[at] if at < len(node.inputs) else None
     numbers = constant(value)
-    return None if numbers is None or numbers.dtype.kind not in "iu" else [int(one) for one in numbers.reshape(-1)]
+    return None if numbers is None or numbers.dtype.kind not in "iu" else [int(n) for n in numbers.reshape(-1)]
 
 
 def sizes(value: ir.Value) -> list[int | str | None] | None:
     """A shape: numbers, names, None for what is not known."""
     if value.shape is None:
         return None
-    return [one if isinstance(one, int) else one.value for one in value.shape]
+    return [size if isinstance(size, int) else size.value for size in value.shape]
 
 
 def last_size(value: ir.Value) -> int | None:
@@ -106,8 +106,8 @@ def users(value: ir.Value) -> list[ir.Node]:
 
 
 def only_user(value: ir.Value) -> ir.Node | None:
-    found = users(value)
-    return found[0] if len(found) == 1 and not value.is_graph_output() else None
+    nodes = users(value)
+    return nodes[0] if len(nodes) == 1 and not value.is_graph_output() else None
 
 
 def above(values: Sequence[ir.Value], stop: Sequence[ir.Value] = ()) -> Iterator[ir.Node]:
@@ -117,8 +117,8 @@ def above(values: Sequence[ir.Value], stop: Sequence[ir.Value] = ()) -> Iterator
     while todo:
         value = todo.pop()
         node = value.producer()
-        if node is None or id(node) in seen or any(value is one for one in stop):
+        if node is None or id(node) in seen or any(value is end for end in stop):
             continue
         seen.add(id(node))
         yield node
-        todo += [one for one in node.inputs if one is not None]
+        todo += [operand for operand in node.inputs if operand is not None]

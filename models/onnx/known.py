@@ -34,7 +34,7 @@ class Symbols:
         if value not in self.shapes:
             if value.shape is None:
                 return None
-            self.shapes[value] = tuple(self._size(one) for one in value.shape)
+            self.shapes[value] = tuple(self._size(size) for size in value.shape)
         return self.shapes[value]
 
     def content(self, value: ir.Value | None) -> Content | None:
@@ -43,21 +43,21 @@ class Symbols:
             return None if value is None else self.contents.get(value)
         numbers = constant(value)
         if numbers is not None and numbers.dtype.kind in "iu":
-            self.contents[value] = objects([Size.of(int(one)) for one in numbers.reshape(-1)], numbers.shape)
+            self.contents[value] = objects([Size.of(int(n)) for n in numbers.reshape(-1)], numbers.shape)
         elif numbers is not None and numbers.dtype.kind == "b":
             self.contents[value] = numbers
         return self.contents.get(value)
 
-    def _size(self, one: Any) -> Size:
-        known = one if isinstance(one, int) else one.value
-        return self.name() if known is None else Size.of(known)
+    def _size(self, size: Any) -> Size:
+        value = size if isinstance(size, int) else size.value
+        return self.name() if value is None else Size.of(value)
 
     def known(self, node: ir.Node, at: int) -> Shape:
         """An input's shape. ValueError where it is not known."""
-        found = self.shape(node.inputs[at])
-        if found is None:
+        shape = self.shape(node.inputs[at])
+        if shape is None:
             raise ValueError("not known")
-        return found
+        return shape
 
 
 def objects(values: Sequence[Any], shape: tuple[int, ...]) -> Content:

@@ -90,19 +90,19 @@ def _product(node: ir.Node) -> Linear | None:
 
 def _source(value: ir.Value) -> ir.Value:
     """Without a Reshape that only makes rows of tokens, as Gemm needs them."""
-    found = bare(value) or value
-    node = maker(found, "Reshape")
+    source = bare(value) or value
+    node = maker(source, "Reshape")
     inner = bare(node.inputs[0]) if node else None
-    before, after = (sizes(inner) if inner is not None else None), sizes(found)
+    before, after = (sizes(inner) if inner is not None else None), sizes(source)
     if inner is not None and before and after and len(after) == 2 and before[-1] == after[-1] and before[-1]:
         return inner
-    return found
+    return source
 
 
 def _biased(node: ir.Node) -> Linear | None:
-    for one, other in ((0, 1), (1, 0)):
+    for at, other in ((0, 1), (1, 0)):
         numbers = constant(bare(node.inputs[other]))
-        inner = linear_of(node.inputs[one]) if numbers is not None else None
+        inner = linear_of(node.inputs[at]) if numbers is not None else None
         if inner is not None and numbers is not None and inner.bias is None and numbers.size == inner.outputs:
             if numbers.size != numbers.shape[-1]:
                 return None
@@ -124,17 +124,17 @@ def _columns(node: ir.Node, value: ir.Value) -> Linear | None:
         parts = parts or [-(-inner.outputs // len(node.outputs))] * len(node.outputs)
         low, high = sum(parts[:at]), sum(parts[: at + 1])
     else:
-        given = [constant(one) for one in node.inputs[1:]]
-        if len(given) < 3 or any(one is None or one.size != 1 for one in given):
+        given = [constant(operand) for operand in node.inputs[1:]]
+        if len(given) < 3 or any(array is None or array.size != 1 for array in given):
             return None
-        low, high, axis, *step = (int(one.reshape(-1)[0]) for one in given if one is not None)
+        low, high, axis, *step = (int(array.reshape(-1)[0]) for array in given if array is not None)
         if axis not in (-1, rank - 1) or step not in ([], [1]):
             return None
         low, high, _ = slice(low, high).indices(inner.outputs)
     part = slice(low, high)
     bias, codes = inner.bias, inner.codes
     if codes is not None:
-        shift = [None if one is None else one[part] for one in (codes.zero, codes.offset)]
+        shift = [None if array is None else array[part] for array in (codes.zero, codes.offset)]
         codes = Codes(codes.codes[part], codes.scale[part], shift[0], codes.bits, codes.columns, shift[1])
     return Linear(
         inner.source, inner.matrix, inner.turned, None if bias is None else bias[part], codes,

@@ -26,12 +26,12 @@ class Read:
 def read_onnx(path: Path) -> Read:
     """Raises ModelError."""
     model = read_graph(path)
-    told = [Done("as read", "", len(model.graph)), *run_passes(model, CLEAN, path)]
+    done = [Done("as read", "", len(model.graph)), *run_passes(model, CLEAN, path)]
     plain = model.clone()
-    told += run_passes(model, FUSE, path)
+    done += run_passes(model, FUSE, path)
     if is_decoder(model.graph):
-        return Read(path, model, told, read_decoder(model, path))
-    return Read(path, plain, told[: len(CLEAN) + 1], None)
+        return Read(path, model, done, read_decoder(model, path))
+    return Read(path, plain, done[: len(CLEAN) + 1], None)
 
 
 def save(read: Read, name: str) -> None:

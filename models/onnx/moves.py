@@ -23,37 +23,37 @@ def name_sizes(graph: ir.Graph) -> None:
         shape = sizes(value)
         if shape is None:
             continue
-        new = [1 if not isinstance(one, int) and one is not None and one in batch else one for one in shape]
+        new = [1 if not isinstance(size, int) and size is not None and size in batch else size for size in shape]
         if len(shape) > 1 and None in batch and shape[0] is None:
             new[0] = 1
-        value.shape = ir.Shape([one or f"{value.name}.{at}" for at, one in enumerate(new)])
+        value.shape = ir.Shape([size or f"{value.name}.{at}" for at, size in enumerate(new)])
 
 
 def settle_shapes(graph: ir.Graph) -> None:
     """What is known of shapes becomes constant: a tensor of sizes; a Reshape's, with -1 for a name; moves to the same
     shape go.
     """
-    found = follow(graph)
+    symbols = follow(graph)
     outputs = {id(value) for value in graph.outputs}
     for node in [*graph]:
         for value in node.outputs:
-            shape = found.shapes.get(value)
+            shape = symbols.shapes.get(value)
             if shape is not None and id(value) not in outputs:
-                value.shape = ir.Shape([one.value if one.value is not None else str(one) for one in shape])
+                value.shape = ir.Shape([size.value if size.value is not None else str(size) for size in shape])
         value = node.outputs[0]
-        shape = found.shapes.get(value)
-        content = found.contents.get(value)
+        shape = symbols.shapes.get(value)
+        content = symbols.contents.get(value)
         if content is not None and content.dtype == object and id(value) not in outputs:
-            numbers = [one.value for one in content.reshape(-1)]
-            if all(one is not None and abs(one) < 1 << 63 for one in numbers):
+            numbers = [size.value for size in content.reshape(-1)]
+            if all(number is not None and abs(number) < 1 << 63 for number in numbers):
                 kind = value.dtype.numpy() if value.dtype is not None else np.dtype(np.int64)
                 replace(value, add_constant(graph, np.array(numbers, kind).reshape(content.shape)))
                 continue
         if is_op(node, "Reshape", "Expand", "Slice") and shape is not None:
-            if found.shape(node.inputs[0]) == shape and node.inputs[0] is not None and not _reorders(node):
+            if symbols.shape(node.inputs[0]) == shape and node.inputs[0] is not None and not _reorders(node):
                 replace(value, node.inputs[0])
             elif not is_op(node, "Slice"):
-                _settle(graph, found, node, shape)
+                _settle(graph, symbols, node, shape)
 
 
 def _reorders(node: ir.Node) -> bool:
@@ -62,19 +62,19 @@ def _reorders(node: ir.Node) -> bool:
     return is_op(node, "Slice") and len(node.inputs) > 4 and (steps is None or bool((steps < 0).any()))
 
 
-def _settle(graph: ir.Graph, found: Symbols, node: ir.Node, shape: tuple[Size, ...]) -> None:
+def _settle(graph: ir.Graph, symbols: Symbols, node: ir.Node, shape: tuple[Size, ...]) -> None:
     """A Reshape to at most one name that its input does not have at the same place; an Expand of some axes."""
-    if constant(node.inputs[1]) is not None or any(one.value == 0 for one in shape):
+    if constant(node.inputs[1]) is not None or any(size.value == 0 for size in shape):
         return
-    before = found.shape(node.inputs[0])
+    before = symbols.shape(node.inputs[0])
     if is_op(node, "Expand"):
         if before is None or len(before) != len(shape):
             return
-        wanted = [1 if one == own else one.value for one, own in zip(shape, before, strict=True)]
+        wanted = [1 if size == own else size.value for size, own in zip(shape, before, strict=True)]
         if None not in wanted:
             node.replace_input_with(1, add_constant(graph, np.array(wanted, np.int64)))
         return
-    new = [-1 if one.value is None else one.value for one in shape]
+    new = [-1 if size.value is None else size.value for size in shape]
     if new.count(-1) > 1 and before is not None:
         for at in range(min(len(shape), len(before))):
             if new[at] == -1 and shape[at] == before[at] and new.count(-1) > 1:
@@ -89,7 +89,7 @@ def merge_slices(graph: ir.Graph) -> None:
     """Slice of a Slice on other axes, with constants: one Slice."""
     for node in [*graph]:
         first = maker(node.inputs[0], "Slice") if is_op(node, "Slice") else None
-        if first is None or any(len(one.inputs) < 3 for one in (first, node)):
+        if first is None or any(len(cut.inputs) < 3 for cut in (first, node)):
             continue
         parts = [_parts(first), _parts(node)]
         if any(part is None for part in parts):
@@ -98,7 +98,7 @@ def merge_slices(graph: ir.Graph) -> None:
         if len(whole) < sum(len(part or ()) for part in parts):
             continue  # twice the same axis
         columns = zip(*((low, high, axis, step) for axis, (low, high, step) in whole.items()), strict=True)
-        inputs = [first.inputs[0], *(add_constant(graph, np.array(one, np.int64)) for one in columns)]
+        inputs = [first.inputs[0], *(add_constant(graph, np.array(column, np.int64)) for column in columns)]
         for at, value in enumerate(inputs):
             if at < len(node.inputs):
                 node.replace_input_with(at, value)
@@ -112,10 +112,10 @@ def merge_slices(graph: ir.Graph) -> None:
 def _parts(node: ir.Node) -> list[tuple[int, int, int, int]] | None:
     """(axis, start, end, step) of each axis that is cut, axes from the front; None where they are not constant."""
     shape = sizes(node.inputs[0]) if node.inputs[0] is not None else None
-    given = [constant(one) for one in node.inputs[1:]]
-    if shape is None or any(one is None for one in given):
+    given = [constant(operand) for operand in node.inputs[1:]]
+    if shape is None or any(array is None for array in given):
         return None
-    lists = [one.reshape(-1).tolist() for one in given if one is not None]
+    lists = [array.reshape(-1).tolist() for array in given if array is not None]
     starts, ends = lists[:2]
     axes = lists[2] if len(lists) > 2 else [*range(len(starts))]
     steps = lists[3] if len(lists) > 3 else [1] * len(starts)

@@ -85,34 +85,34 @@ def write(out: str, graph: ir.Graph, path: Path) -> dict[str, Any]:
             if node.op_type in FLOATS and (others := [kind for kind in kinds if kind not in KINDS_OF_FLOATS]):
                 raise Refused(f"is of {others[0].name}; it can be of floats")
             for value in node.outputs:
-                if prod(one for one in sizes(value) or () if isinstance(one, int)) > MAX_NUMBERS:
+                if prod(size for size in sizes(value) or () if isinstance(size, int)) > MAX_NUMBERS:
                     raise Refused(f"makes {sizes(value)}; {MAX_NUMBERS} numbers are the limit")
             RULES[node.op_type](writer, node)
         except Refused as refused:
             name = node.name or node.outputs[0].name
             raise ModelError(f"{path}: node {name} ({node.op_type}) {refused}") from None
     inputs = [_input(value, path) for value in graph.inputs]
-    made = {one["output"] for one in writer.nodes} | {one["name"] for one in inputs}
+    made = {entry["output"] for entry in writer.nodes} | {entry["name"] for entry in inputs}
     writer.node = None
     for value in graph.outputs:
         if value.name not in made:
             raise ModelError(f"{path}: its output {value.name} is no number of a node's")
-    tensors = {f"t{at}": _stored(one, path) for at, one in enumerate(writer.constants.values())}
-    dtypes = {name: str(one.dtype) for name, one in writer.constants.items() if one.dtype != np.float32}
+    tensors = {f"t{at}": _stored(array, path) for at, array in enumerate(writer.constants.values())}
+    dtypes = {name: str(array.dtype) for name, array in writer.constants.items() if array.dtype != np.float32}
     said = {
         "inputs": inputs, "outputs": [str(value.name) for value in graph.outputs], "nodes": writer.nodes,
         "constants": [*writer.constants], "dtypes": dtypes,
     }  # fmt: skip
     write_folder(out, None, {"model_type": "graph"}, tensors, {FILE: json.dumps(said, indent=1)})
-    return {"nodes": len(writer.nodes), "bytes": sum(one.nbytes for one in tensors.values())}
+    return {"nodes": len(writer.nodes), "bytes": sum(array.nbytes for array in tensors.values())}
 
 
-def _stored(one: Array, path: Path) -> Array:
+def _stored(array: Array, path: Path) -> Array:
     """Whole numbers as float32, which folders have: ModelError where they are too large to be exact."""
-    found = np.ascontiguousarray(one.astype(np.float32))
-    if one.dtype.kind == "i" and ((one > 2**62).any() or not np.array_equal(found.astype(np.int64), one)):
+    floats = np.ascontiguousarray(array.astype(np.float32))
+    if array.dtype.kind == "i" and ((array > 2**62).any() or not np.array_equal(floats.astype(np.int64), array)):
         raise ModelError(f"{path}: the graph has whole numbers beyond 2^24, which cannot be kept")
-    return found
+    return floats
 
 
 def _input(value: ir.Value, path: Path) -> dict[str, Any]:
@@ -120,9 +120,13 @@ def _input(value: ir.Value, path: Path) -> dict[str, Any]:
     if shape is None or kind is None:
         raise ModelError(f"{path}: input {value.name} has no shape or type")
     dtype = "float32" if kind in KINDS_OF_FLOATS else KINDS.get(kind.numpy().kind)
-    if dtype is None or any(one == 0 for one in shape):
+    if dtype is None or any(size == 0 for size in shape):
         raise ModelError(f"{path}: input {value.name} is {shape} of {kind.name}, which cannot be")
-    return {"name": value.name, "dtype": dtype, "shape": [one if isinstance(one, int) else str(one) for one in shape]}
+    return {
+        "name": value.name,
+        "dtype": dtype,
+        "shape": [size if isinstance(size, int) else str(size) for size in shape],
+    }
 
 
 # -------------------------------------------------------------------------------------------------------------- rules
@@ -137,7 +141,7 @@ def _same(op: str, count: int) -> Callable[[Writer, ir.Node], None]:
             last = at >= len(node.inputs) - 2
             names = [out] if value is None else [out, w.take(value)]
             if count == 3:
-                w.put(op, [w.take(one) for one in node.inputs], node.outputs[0].name)
+                w.put(op, [w.take(operand) for operand in node.inputs], node.outputs[0].name)
                 return
             out = w.put(op if count == len(names) else "Identity", names, node.outputs[0].name if last else None)
 
@@ -171,11 +175,11 @@ def _softmax(w: Writer, node: ir.Node) -> None:
     w.put("Softmax", [w.take(node.inputs[0])], node.outputs[0].name, axis=axis)
 
 
-def _numbers(node: ir.Node, at: int, what: str) -> list[int]:
+def _numbers(node: ir.Node, at: int, label: str) -> list[int]:
     numbers = constant(node.inputs[at]) if at < len(node.inputs) else None
     if numbers is None:
-        raise Refused(f"has {what} that are not constant")
-    return [int(one) for one in numbers.reshape(-1)]
+        raise Refused(f"has {label} that are not constant")
+    return [int(n) for n in numbers.reshape(-1)]
 
 
 def _reshape(w: Writer, node: ir.Node) -> None:
@@ -188,7 +192,7 @@ def _reshape(w: Writer, node: ir.Node) -> None:
 def _by_axes(w: Writer, node: ir.Node) -> None:
     """Squeeze, Unsqueeze and Flatten, to the shape that is known: at most one name."""
     shape = sizes(node.outputs[0])
-    new = [-1 if not isinstance(one, int) else one for one in shape or [None, None]]
+    new = [-1 if not isinstance(size, int) else size for size in shape or [None, None]]
     if shape is None or new.count(-1) > 1:
         raise Refused("has a result with several sizes that are not known")
     w.put("Reshape", [w.take(node.inputs[0])], node.outputs[0].name, shape=new)
@@ -196,12 +200,12 @@ def _by_axes(w: Writer, node: ir.Node) -> None:
 
 def _transpose(w: Writer, node: ir.Node) -> None:
     perm = attribute(node, "perm") or range(_rank(node.inputs[0]))[::-1]
-    w.put("Transpose", [w.take(node.inputs[0])], node.outputs[0].name, perm=[int(one) for one in perm])
+    w.put("Transpose", [w.take(node.inputs[0])], node.outputs[0].name, perm=[int(axis) for axis in perm])
 
 
 def _concat(w: Writer, node: ir.Node) -> None:
     axis = attribute(node, "axis") % _rank(node.inputs[0])
-    w.put("Concat", [w.take(one) for one in node.inputs], node.outputs[0].name, axis=axis)
+    w.put("Concat", [w.take(value) for value in node.inputs], node.outputs[0].name, axis=axis)
 
 
 def _slice(w: Writer, node: ir.Node) -> None:
@@ -217,7 +221,7 @@ def _slice(w: Writer, node: ir.Node) -> None:
 
 def _split(w: Writer, node: ir.Node) -> None:
     rank, axis = _rank(node.inputs[0]), attribute(node, "axis", 0)
-    shapes, low = [sizes(one) for one in node.outputs], 0
+    shapes, low = [sizes(value) for value in node.outputs], 0
     for value, shape in zip(node.outputs, shapes, strict=True):
         size = shape[axis % rank] if shape else None
         if not isinstance(size, int):
@@ -228,7 +232,7 @@ def _split(w: Writer, node: ir.Node) -> None:
 
 def _gather(w: Writer, node: ir.Node) -> None:
     axis = attribute(node, "axis", 0) % _rank(node.inputs[0])
-    w.put("Gather", [w.take(one) for one in node.inputs], node.outputs[0].name, axis=axis)
+    w.put("Gather", [w.take(value) for value in node.inputs], node.outputs[0].name, axis=axis)
 
 
 def _expand(w: Writer, node: ir.Node) -> None:
@@ -236,7 +240,7 @@ def _expand(w: Writer, node: ir.Node) -> None:
 
 
 def _gemm(w: Writer, node: ir.Node) -> None:
-    a, b = (w.take(one) for one in node.inputs[:2])
+    a, b = (w.take(value) for value in node.inputs[:2])
     for at, key in enumerate(("transA", "transB")):
         if attribute(node, key, 0):
             turned = w.put("Transpose", [(a, b)[at]], perm=[1, 0])
@@ -255,7 +259,7 @@ def _gemm(w: Writer, node: ir.Node) -> None:
 def _norm(w: Writer, node: ir.Node) -> None:
     """LayerNormalization and RMSNormalization, in their parts."""
     rank = _rank(node.inputs[0])
-    if attribute(node, "axis", -1) % rank != rank - 1 or len([one for one in node.outputs if one.uses()]) > 1:
+    if attribute(node, "axis", -1) % rank != rank - 1 or len([value for value in node.outputs if value.uses()]) > 1:
         raise Refused("goes over other axes than the last, or its mean is used")
     x = w.take(node.inputs[0])
     axes: dict[str, Any] = {"axes": [rank - 1], "keepdims": True}

@@ -33,7 +33,7 @@ def codes_of(node: ir.Node) -> tuple[Codes, Array | None]:
         check_group(block)
     except ValueError as error:
         raise ModelError(f"{name}: its block_size {error}") from None
-    given = [constant(one) if one is not None else None for one in (*node.inputs, None, None, None)]
+    given = [constant(value) if value is not None else None for value in (*node.inputs, None, None, None)]
     blocks = -(-columns // block)
     packed, scale, zeros = given[1:4]
     order = node.inputs[4] if len(node.inputs) > 4 else None
@@ -92,7 +92,9 @@ def dequantized_codes(value: ir.Value, turned: bool) -> Codes | None:
     rows, columns = codes.shape
     if block == 0 and (scale.size == 1 or (scale.ndim == 1 and axis != inputs and scale.size == rows)):
         block, count = -(-columns // 32) * 32, 1
-        scale, zero = (None if one is None else np.broadcast_to(one.reshape(-1, 1), (rows, 1)) for one in (scale, zero))
+        scale, zero = (
+            None if array is None else np.broadcast_to(array.reshape(-1, 1), (rows, 1)) for array in (scale, zero)
+        )
     elif block and axis == inputs:
         count = -(-columns // block)
     else:

@@ -73,17 +73,17 @@ def _small(node: ir.Node) -> bool | None:
 
     A large constant may be turned or cast: that makes no more numbers than it has.
     """
-    given = [one for one in map(constant, node.inputs) if one is not None]
+    given = [array for array in map(constant, node.inputs) if array is not None]
     if len(given) < len(node.inputs):
         return False if node.op_type in MAKERS else None
     if node.op_type == "Range":
-        low, high, step = (float(one.reshape(-1)[0]) for one in given)
+        low, high, step = (float(array.reshape(-1)[0]) for array in given)
         return abs(high - low) < MAX_FOLDED * abs(step)
     if node.op_type in MAKERS:
-        asked = prod(max(abs(int(one)), 1) for one in given[-1].reshape(-1))
-        return asked * (max(given[0].size, 1) if len(given) > 1 else 1) < MAX_FOLDED
-    large = sum(one.size > MAX_SMALL for one in given)
-    if sum(one.size for one in given) < MAX_FOLDED**0.5 or (large == 1 and node.op_type in KEEPERS):
+        count = prod(max(abs(int(n)), 1) for n in given[-1].reshape(-1))
+        return count * (max(given[0].size, 1) if len(given) > 1 else 1) < MAX_FOLDED
+    large = sum(array.size > MAX_SMALL for array in given)
+    if sum(array.size for array in given) < MAX_FOLDED**0.5 or (large == 1 and node.op_type in KEEPERS):
         return None
     return False
 
@@ -125,17 +125,17 @@ FUSE = (
 
 def run_passes(model: ir.Model, passes: Sequence[Pass], path: Path) -> list[Done]:
     """Raises ModelError."""
-    told = []
-    for one in passes:
+    done = []
+    for pass_ in passes:
         try:
             with quiet():
-                one.run(model)
+                pass_.run(model)
                 common.RemoveUnusedNodesPass()(model)
         except ModelError as error:
             raise ModelError(f"{path}: {error}") from None
         except Exception as error:  # of libraries, on a graph that may be anything
             raise ModelError(
-                f"{path}: {one.name}: {' '.join(str(error).split())[:200] or type(error).__name__}"
+                f"{path}: {pass_.name}: {' '.join(str(error).split())[:200] or type(error).__name__}"
             ) from None
-        told.append(Done(one.name, one.by, len(model.graph)))
-    return told
+        done.append(Done(pass_.name, pass_.by, len(model.graph)))
+    return done

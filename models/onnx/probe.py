@@ -48,12 +48,12 @@ def evaluate(wanted: Sequence[ir.Value], feeds: Mapping[ir.Value, Array]) -> lis
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             runner = ReferenceEvaluator(helper.make_model(whole, opset_imports=versions))
-            found = runner.run(None, {str(value.name): array for value, array in feeds.items()})
+            results = runner.run(None, {str(value.name): array for value, array in feeds.items()})
     except Exception:  # whatever it is that the reference cannot do with this file's nodes
         return None
-    return [np.asarray(one) for one in found]
+    return [np.asarray(result) for result in results]
 
 
 def _kind(array: Array) -> onnx.TensorProto.DataType:
-    found: onnx.TensorProto.DataType = helper.np_dtype_to_tensor_dtype(array.dtype)
-    return found
+    kind: onnx.TensorProto.DataType = helper.np_dtype_to_tensor_dtype(array.dtype)
+    return kind

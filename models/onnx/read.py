@@ -63,41 +63,41 @@ def read_graph(path: Path) -> ir.Model:
 
 def check(proto: onnx.ModelProto, path: Path) -> None:
     """Raises ModelError naming the node or tensor."""
-    graph, versions = proto.graph, {one.domain: one.version for one in proto.opset_import}
+    graph, versions = proto.graph, {opset.domain: opset.version for opset in proto.opset_import}
     version = versions.get("", versions.get("ai.onnx"))
     if version not in OPSETS:
         raise ModelError(f"{path}: has operators of version {version}; {OPSETS[0]} to {OPSETS[-1]} can be read")
     if proto.functions:
         raise ModelError(f"{path}: defines functions of its own ({proto.functions[0].name}), which cannot be read")
     if len(graph.node) > MAX_NODES or graph.sparse_initializer:
-        what = "sparse tensors" if graph.sparse_initializer else f"{len(graph.node)} nodes"
-        raise ModelError(f"{path}: has {what}, which cannot be read")
-    known: set[str] = set()
+        problem = "sparse tensors" if graph.sparse_initializer else f"{len(graph.node)} nodes"
+        raise ModelError(f"{path}: has {problem}, which cannot be read")
+    names: set[str] = set()
     for tensor in graph.initializer:
-        _new(tensor.name, known, path)
+        _new(tensor.name, names, path)
         check_tensor(tensor, path)
     for value in graph.input:
-        if value.name not in known:
-            _new(value.name, known, path)
+        if value.name not in names:
+            _new(value.name, names, path)
         kind = value.type.tensor_type.elem_type
         if kind not in _KINDS or onnx.TensorProto.DataType.Name(kind) not in TYPES:
             raise ModelError(f"{path}: input {value.name} is of type {kind}, which cannot be read")
     for value in (*graph.input, *graph.value_info, *graph.output):
-        _check_dims([one.dim_value for one in value.type.tensor_type.shape.dim], path, value.name)
+        _check_dims([dim.dim_value for dim in value.type.tensor_type.shape.dim], path, value.name)
     context = onnx.checker.DEFAULT_CONTEXT
     context = type(context)()
     context.ir_version, context.opset_imports = proto.ir_version or 8, {"": version or 0}
     for at, node in enumerate(graph.node):
         name = f"node {node.name or at} ({node.op_type})"
         _check_node(node, name, path, context)
-        for one in node.input:
-            if one and one not in known:
-                raise ModelError(f"{path}: {name} uses {one!r}, which no node before it makes: is it in a circle?")
-        for one in node.output:
-            if one:
-                _new(one, known, path)
+        for operand in node.input:
+            if operand and operand not in names:
+                raise ModelError(f"{path}: {name} uses {operand!r}, which no node before it makes: is it in a circle?")
+        for result in node.output:
+            if result:
+                _new(result, names, path)
     for value in graph.output:
-        if value.name not in known:
+        if value.name not in names:
             raise ModelError(f"{path}: no node makes its output {value.name!r}")
 
 
@@ -138,10 +138,10 @@ def check_tensor(tensor: onnx.TensorProto, path: Path, name: str = "") -> None:
         if len(tensor.raw_data) != nbytes:
             raise ModelError(f"{path}: {label} has {len(tensor.raw_data)} bytes; its shape asks for {nbytes}")
     else:
-        there = max(len(getattr(tensor, field)) for field in _FIELDS)
+        stored = max(len(getattr(tensor, field)) for field in _FIELDS)
         per_field = 8 // TYPES[kind] if TYPES[kind] < 8 else 1
-        if there not in {-(-count // n) for n in (1, per_field)}:
-            raise ModelError(f"{path}: {label} has {there} numbers; its shape asks for {count}")
+        if stored not in {-(-count // n) for n in (1, per_field)}:
+            raise ModelError(f"{path}: {label} has {stored} numbers; its shape asks for {count}")
 
 
 _KINDS = frozenset(onnx.TensorProto.DataType.values())
@@ -149,7 +149,7 @@ _FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data
 
 
 def _check_external(tensor: onnx.TensorProto, nbytes: int, path: Path, label: str) -> None:
-    said = {_text(one.key): _text(one.value) for one in tensor.external_data}
+    said = {_text(entry.key): _text(entry.value) for entry in tensor.external_data}
     location, offset, length = said.get("location", ""), said.get("offset", "0"), said.get("length", str(nbytes))
     root = os.path.realpath(path.parent)
     plain = location and not os.path.isabs(location) and not set(location) & set("\\\0")
@@ -177,15 +177,15 @@ def _text(given: str | bytes) -> str:
 def _check_dims(dims: Iterable[int], path: Path, label: str) -> int:
     """How many numbers that is."""
     shape = [*dims]
-    if len(shape) > MAX_AXES or any(one < 0 for one in shape) or prod(one or 1 for one in shape) > MAX_NUMBERS:
+    if len(shape) > MAX_AXES or any(size < 0 for size in shape) or prod(size or 1 for size in shape) > MAX_NUMBERS:
         raise ModelError(f"{path}: {label} has shape {shape}; limits are {MAX_AXES} axes and {MAX_NUMBERS} numbers")
     return prod(shape)
 
 
-def _new(name: str, known: set[str], path: Path) -> None:
-    if not name or name in known:
+def _new(name: str, names: set[str], path: Path) -> None:
+    if not name or name in names:
         raise ModelError(f"{path}: {name!r} is made twice, or has no name")
-    known.add(name)
+    names.add(name)
 
 
 def _line(error: BaseException) -> str:

@@ -47,11 +47,11 @@ def read_rope(graph: ir.Graph, attention: ir.Node, ids: ir.Value | None, config:
 
 def _run(value: ir.Value, graph: ir.Graph, given: dict[ir.Value, Array], tokens: int, size: int) -> Array | None:
     """[tokens, size / 2] of a table that has both halves, or one."""
-    found = [value.const_value.numpy()] if value.const_value is not None else evaluate([value], given)
-    if found is None or found[0].ndim < 2:
+    results = [value.const_value.numpy()] if value.const_value is not None else evaluate([value], given)
+    if results is None or results[0].ndim < 2:
         return None
     with np.errstate(over="ignore"):  # a table of float64 beyond float32 is like none that is known
-        table = found[0].astype(np.float32).reshape(-1, found[0].shape[-1])
+        table = results[0].astype(np.float32).reshape(-1, results[0].shape[-1])
     half = size // 2
     if len(table) != tokens or table.shape[1] not in (half, size):
         return None
@@ -74,7 +74,7 @@ def candidates(tables: tuple[Array, Array], positions: Array, size: int) -> list
             if half > 1 and turned[high] > 0 and turned[low] > 0:
                 thetas.append(float((turned[low] / turned[high]) ** (size / (2 * (high - low)))))
     out: list[dict[str, Any]] = []
-    for theta in dict.fromkeys(nice for found in thetas if np.isfinite(found) for nice in _nice(found)):
+    for theta in dict.fromkeys(nice for estimate in thetas if np.isfinite(estimate) for nice in _nice(estimate)):
         plain = {"rope_theta": theta}
         out.append(plain)
         if turned[0] > 0 and positions[at] == 1:

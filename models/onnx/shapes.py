@@ -29,7 +29,7 @@ def rule_of(op: str) -> Rule | None:
     if op in SAME:
         return lambda s, node: [s.shape(node.inputs[0])]
     if op in BROADCAST:
-        return lambda s, node: [broadcast([s.shape(one) for one in node.inputs])]
+        return lambda s, node: [broadcast([s.shape(value) for value in node.inputs])]
     if op in REDUCE:
         return _reduce
     return RULES.get(op)
@@ -37,15 +37,15 @@ def rule_of(op: str) -> Rule | None:
 
 def broadcast(shapes: Sequence[Shape | None]) -> Shape | None:
     """Two names that differ must be equal when the graph runs: the first is taken."""
-    known = [one for one in shapes if one is not None]
-    if len(known) < len(shapes):
+    given = [shape for shape in shapes if shape is not None]
+    if len(given) < len(shapes):
         return None
-    rank = max(map(len, known))
-    full = [(Size.of(1),) * (rank - len(one)) + one for one in known]
+    rank = max(map(len, given))
+    full = [(Size.of(1),) * (rank - len(shape)) + shape for shape in given]
     out = []
     for column in zip(*full, strict=True):
-        others = [one for one in column if one.value != 1]
-        numbers = [one for one in others if one.value is not None]
+        others = [size for size in column if size.value != 1]
+        numbers = [size for size in others if size.value is not None]
         out.append((numbers or others or [Size.of(1)])[0])
     return tuple(out)
 
@@ -56,7 +56,7 @@ def _reduce(s: Symbols, node: ir.Node) -> list[Shape | None]:
         axes = [] if attribute(node, "noop_with_empty_axes", 0) else [*range(len(shape))]
     gone = {axis % len(shape) for axis in axes}
     keep = attribute(node, "keepdims", 1)
-    return [tuple(Size.of(1) if at in gone else one for at, one in enumerate(shape) if keep or at not in gone)]
+    return [tuple(Size.of(1) if at in gone else size for at, size in enumerate(shape) if keep or at not in gone)]
 
 
 def _matmul(s: Symbols, node: ir.Node) -> list[Shape | None]:
@@ -92,11 +92,11 @@ def _reshape(s: Symbols, node: ir.Node) -> list[Shape | None]:
     if wanted is None:
         return [None]
     out = [*wanted]
-    for at, one in enumerate(out):
-        if one.value == 0 and not attribute(node, "allowzero", 0) and shape is not None:
+    for at, size in enumerate(out):
+        if size.value == 0 and not attribute(node, "allowzero", 0) and shape is not None:
             out[at] = shape[at]
-    for at, one in enumerate(out):
-        if one.value == -1:
+    for at, size in enumerate(out):
+        if size.value == -1:
             rest = product(out[:at] + out[at + 1 :])
             left = None if shape is None else product(shape).over(rest)
             out[at] = left or s.name()
@@ -107,9 +107,9 @@ def _concat(s: Symbols, node: ir.Node) -> list[Shape | None]:
     shapes = [s.known(node, at) for at in range(len(node.inputs))]
     axis = attribute(node, "axis") % len(shapes[0])
     total = Size.of(0)
-    for one in shapes:
-        total = total + one[axis]
-    out = broadcast([one[:axis] + one[axis + 1 :] for one in shapes])
+    for shape in shapes:
+        total = total + shape[axis]
+    out = broadcast([shape[:axis] + shape[axis + 1 :] for shape in shapes])
     return [None if out is None else (*out[:axis], total, *out[axis:])]
 
 
@@ -119,7 +119,7 @@ def _slice(s: Symbols, node: ir.Node) -> list[Shape | None]:
     axes, steps = s.content(_input(node, 3)), s.content(_input(node, 4))
     if len(node.inputs) < 3 or starts is None or ends is None:
         return [None]
-    of = range(len(starts)) if axes is None else [int(one.value or 0) % len(shape) for one in axes]
+    of = range(len(starts)) if axes is None else [int(axis.value or 0) % len(shape) for axis in axes]
     for at, axis in enumerate(of):
         step = 1 if steps is None else steps[at].value
         begin, end = _place(starts[at], shape[axis]), _place(ends[at], shape[axis])
@@ -142,7 +142,7 @@ def _place(at: Size, size: Size) -> Size | None:
 def _unsqueeze(s: Symbols, node: ir.Node) -> list[Shape | None]:
     shape, axes = [*s.known(node, 0)], ints(node, "axes", 1) or []
     rank = len(shape) + len(axes)
-    for axis in sorted(one % rank for one in axes):
+    for axis in sorted(n % rank for n in axes):
         shape.insert(axis, Size.of(1))
     return [tuple(shape)]
 
@@ -150,11 +150,11 @@ def _unsqueeze(s: Symbols, node: ir.Node) -> list[Shape | None]:
 def _squeeze(s: Symbols, node: ir.Node) -> list[Shape | None]:
     shape, axes = s.known(node, 0), ints(node, "axes", 1)
     if axes is None:
-        if any(one.value is None for one in shape):
+        if any(size.value is None for size in shape):
             return [None]
-        return [tuple(one for one in shape if one.value != 1)]
-    gone = {one % len(shape) for one in axes}
-    return [tuple(one for at, one in enumerate(shape) if at not in gone)]
+        return [tuple(size for size in shape if size.value != 1)]
+    gone = {axis % len(shape) for axis in axes}
+    return [tuple(size for at, size in enumerate(shape) if at not in gone)]
 
 
 def _expand(s: Symbols, node: ir.Node) -> list[Shape | None]:
@@ -163,7 +163,7 @@ def _expand(s: Symbols, node: ir.Node) -> list[Shape | None]:
 
 
 def _range(s: Symbols, node: ir.Node) -> list[Shape | None]:
-    low, high, step = (s.content(one) for one in node.inputs)
+    low, high, step = (s.content(value) for value in node.inputs)
     if low is None or high is None or step is None or step.reshape(-1)[0].value != 1:
         return [None]
     return [(high.reshape(-1)[0] - low.reshape(-1)[0],)]
@@ -176,7 +176,7 @@ def _split(s: Symbols, node: ir.Node) -> list[Shape | None]:
     if parts is None and whole is not None:
         part = -(-whole // count)
         parts = [min(part, whole - part * at) for at in range(count)]
-    return [(*shape[:axis], Size.of(one), *shape[axis + 1 :]) for one in parts or ()]
+    return [(*shape[:axis], Size.of(size), *shape[axis + 1 :]) for size in parts or ()]
 
 
 def _input(node: ir.Node, at: int) -> ir.Value | None:

@@ -44,7 +44,7 @@ class Size:
         if len(other.terms) != 1:
             return Size.of(1) if self == other and self.terms else None
         names, number = other.terms[0]
-        found = []
+        terms = []
         for own, times in self.terms:
             left = [*own]
             for name in names:
@@ -53,8 +53,8 @@ class Size:
                 left.remove(name)
             if times % number:
                 return None
-            found.append((tuple(left), times // number))
-        return Size(_tidy(found))
+            terms.append((tuple(left), times // number))
+        return Size(_tidy(terms))
 
     def never_zero(self) -> bool:
         """For no values of the names: all parts have one sign, and a number is among them."""
@@ -76,10 +76,10 @@ class Size:
 
 
 def _tidy(terms: Iterable[tuple[Term, int]]) -> tuple[tuple[Term, int], ...]:
-    found: dict[Term, int] = {}
+    sums: dict[Term, int] = {}
     for names, times in terms:
-        found[names] = found.get(names, 0) + times
-    tidy = tuple(sorted((names, times) for names, times in found.items() if times))
+        sums[names] = sums.get(names, 0) + times
+    tidy = tuple(sorted((names, times) for names, times in sums.items() if times))
     if len(tidy) > MAX_TERMS or any(abs(times) >= 1 << 63 or len(names) > 8 for names, times in tidy):
         raise OverflowError("a size of too many parts")
     return tidy
@@ -88,6 +88,6 @@ def _tidy(terms: Iterable[tuple[Term, int]]) -> tuple[tuple[Term, int], ...]:
 def product(sizes: Iterable[Any]) -> Size:
     """Of any number of sizes."""
     total = Size.of(1)
-    for one in sizes:
-        total = total * one
+    for size in sizes:
+        total = total * size
     return total

@@ -17,21 +17,21 @@ from meshrt.models.onnx.sizes import Size
 
 def follow(graph: ir.Graph) -> Symbols:
     """Goes through a graph, inputs first. A node that cannot be followed has what shape inference said of it."""
-    found = Symbols()
+    symbols = Symbols()
     for node in graph:
         rule = None if node.domain not in ("", OURS, RUNTIME) else rule_of(node.op_type)
         try:
-            shapes = rule(found, node) if rule else None
-            content = content_of(found, node)
+            shapes = rule(symbols, node) if rule else None
+            content = content_of(symbols, node)
         except (ValueError, IndexError, TypeError, OverflowError, KeyError, np.exceptions.AxisError):
             shapes, content = None, None
         for value, shape in zip(node.outputs, shapes or (), strict=False):
             if shape is not None:
-                found.shapes[value] = _better(shape, found.shape(value))
+                symbols.shapes[value] = _better(shape, symbols.shape(value))
         if content is not None and content.size <= MOST:
-            found.contents[node.outputs[0]] = content
-            found.shapes[node.outputs[0]] = tuple(map(Size.of, content.shape))
-    return found
+            symbols.contents[node.outputs[0]] = content
+            symbols.shapes[node.outputs[0]] = tuple(map(Size.of, content.shape))
+    return symbols
 
 
 def _better(ours: Shape, theirs: Shape | None) -> Shape:

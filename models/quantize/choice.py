@@ -9,7 +9,7 @@ from meshrt.models.quantize.sizes import Scheme, compensator_bytes
 
 
 def choose(
-    shapes: Shapes, scheme: Scheme, policy: str, budget: int | None, known: Statistics | None
+    shapes: Shapes, scheme: Scheme, policy: str, budget: int | None, statistics: Statistics | None
 ) -> tuple[dict[str, int], dict[str, Any]]:
     """Ranks by matrix, and what a report says of them. Raises ModelError.
 
@@ -19,18 +19,18 @@ def choose(
     terms = parse(policy)
 
     def bytes_of(ranks: Mapping[str, int]) -> int:
-        return sum(compensator_bytes(scheme, one, ranks.get(one.name, 0)) for one in shapes.matrices)
+        return sum(compensator_bytes(scheme, shape, ranks.get(shape.name, 0)) for shape in shapes.matrices)
 
     if budget is not None:
-        terms = fit(terms, shapes.matrices, known, budget, bytes_of)
-    found = ranks(terms, shapes.matrices, known)
-    return found, {
+        terms = fit(terms, shapes.matrices, statistics, budget, bytes_of)
+    chosen_ranks = ranks(terms, shapes.matrices, statistics)
+    return chosen_ranks, {
         "ranks": "+".join(f"{term.kind}-{term.rank}" for term in terms),
         "budget": budget,
         "compensator_bits": scheme.compensator_bits,
         "larger_than_matrix": [
-            one.name
-            for one in shapes.matrices
-            if found.get(one.name, 0) * (one.rows + one.columns) > one.rows * one.columns
+            shape.name
+            for shape in shapes.matrices
+            if chosen_ranks.get(shape.name, 0) * (shape.rows + shape.columns) > shape.rows * shape.columns
         ],
     }

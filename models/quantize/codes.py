@@ -46,8 +46,8 @@ class Codes:
         if self.offset is not None:
             return self.offset.astype(np.float32)
         zero = np.float32(2 ** (self.bits - 1)) if self.zero is None else self.zero.astype(np.float32)
-        found: NDArray[np.float32] = -zero * self.scale.astype(np.float32)
-        return found
+        offsets: NDArray[np.float32] = -zero * self.scale.astype(np.float32)
+        return offsets
 
 
 def in_groups(w: Array, group: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

@@ -24,7 +24,7 @@ class Compensator:
     def product(self) -> NDArray[np.float64]:
         """U V [m, n]."""
         u, v = (
-            one.dequantized() if isinstance(one, Codes) else one.astype(np.float64) for one in (self.u, self.v)
+            part.dequantized() if isinstance(part, Codes) else part.astype(np.float64) for part in (self.u, self.v)
         )  # fmt: skip
         whole: NDArray[np.float64] = u.reshape(-1, self.rank) @ v.reshape(self.rank, -1)
         return whole

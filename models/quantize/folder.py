@@ -41,17 +41,17 @@ class Parts:
 def tensors(name: str, parts: Parts) -> dict[str, NDArray[Any]]:
     """What is written of the matrix of that name."""
     codes, compensator = parts.codes, parts.compensator
-    found: dict[str, NDArray[Any]] = {"codes": _packed(codes).reshape(len(codes.codes), -1), "scale": codes.scale}
+    arrays: dict[str, NDArray[Any]] = {"codes": _packed(codes).reshape(len(codes.codes), -1), "scale": codes.scale}
     if codes.zero is not None:
-        found["zero"] = codes.zero
+        arrays["zero"] = codes.zero
     if codes.offset is not None:
-        found["offset"] = codes.offset
+        arrays["offset"] = codes.offset
     for letter, factor in (("u", compensator.u), ("v", compensator.v)) if compensator else ():
         if isinstance(factor, Codes):
-            found |= {letter + "_codes": _packed(factor)[0], letter + "_scale": factor.scale[0]}
+            arrays |= {letter + "_codes": _packed(factor)[0], letter + "_scale": factor.scale[0]}
         else:
-            found[letter] = factor
-    return {f"{name}.{end}": np.ascontiguousarray(one) for end, one in found.items()}
+            arrays[letter] = factor
+    return {f"{name}.{end}": np.ascontiguousarray(array) for end, array in arrays.items()}
 
 
 def check_tensors(checkpoint: Checkpoint, name: str, form: Quantized, rows: int, columns: int) -> None:
@@ -60,17 +60,17 @@ def check_tensors(checkpoint: Checkpoint, name: str, form: Quantized, rows: int,
     Codes need no check: all that fits into their bits is one.
     """
     specs = form.tensors(name, rows, columns)
-    for one in (f"{name}.{end}" for end in ENDS):
-        if one in checkpoint.tensors and one not in specs:
+    for full in (f"{name}.{end}" for end in ENDS):
+        if full in checkpoint.tensors and full not in specs:
             raise ModelError(
-                f"{checkpoint.folder}: the checkpoint has a tensor {one}, but not the form that config.json's"
+                f"{checkpoint.folder}: the checkpoint has a tensor {full}, but not the form that config.json's"
                 " 'quantized' gives the matrix; one of them is wrong"
             )
-    for one, (dtype, shape) in specs.items():
-        tensor = checkpoint.find(one)
+    for full, (dtype, shape) in specs.items():
+        tensor = checkpoint.find(full)
         if (tensor.dtype, tensor.shape) != (dtype, shape):
             raise ModelError(
-                f"{tensor.file}: tensor {one} is {tensor.dtype} {list(tensor.shape)}; config.json's 'quantized' asks"
+                f"{tensor.file}: tensor {full} is {tensor.dtype} {list(tensor.shape)}; config.json's 'quantized' asks"
                 f" for {dtype} {list(shape)}"
             )
 
@@ -79,11 +79,11 @@ def read_parts(checkpoint: Checkpoint, name: str, form: Quantized, rows: int, co
     """The matrix of that name [rows, columns] as it is stored. Raises ModelError naming the tensor that is wrong."""
     check_tensors(checkpoint, name, form, rows, columns)
     read = {}
-    for one, (dtype, _) in form.tensors(name, rows, columns).items():
-        part = checkpoint.read(one)
+    for full, (dtype, _) in form.tensors(name, rows, columns).items():
+        part = checkpoint.read(full)
         if dtype == "F16" and not np.isfinite(part).all():
-            raise ModelError(f"{checkpoint.find(one).file}: tensor {one} has values that are NaN or infinite")
-        read[one.removeprefix(name + ".")] = part
+            raise ModelError(f"{checkpoint.find(full).file}: tensor {full} has values that are NaN or infinite")
+        read[full.removeprefix(name + ".")] = part
 
     def factor(letter: str, size: int) -> Factor:
         if form.compensator_bits == 16:

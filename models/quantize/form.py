@@ -64,22 +64,22 @@ class Quantized:
     def codes(self, rows: int, columns: int) -> dict[str, Spec]:
         """Tensors of the matrix itself [rows, columns], by the ends of their names."""
         groups = -(-columns // self.group)
-        found: dict[str, Spec] = {
+        specs: dict[str, Spec] = {
             "codes": ("U8", (rows, groups * self.group * self.bits // 8)), "scale": ("F16", (rows, groups)),
         }  # fmt: skip
-        return found if self.shift is None else found | {self.shift: ("F16", (rows, groups))}
+        return specs if self.shift is None else specs | {self.shift: ("F16", (rows, groups))}
 
     def compensator(self, rows: int, columns: int) -> dict[str, Spec]:
         """Tensors of U [rows, rank] and V [rank, columns], by the ends of their names."""
-        found: dict[str, Spec] = {}
+        specs: dict[str, Spec] = {}
         for name, shape in (("u", (rows, self.rank)), ("v", (self.rank, columns))) if self.rank else ():
             if self.compensator_bits == 16:
-                found[name] = ("F16", shape)
+                specs[name] = ("F16", shape)
                 continue
             groups = -(-shape[0] * shape[1] // self.group)
-            found[name + "_codes"] = ("U8", (groups, self.group * self.compensator_bits // 8))
-            found[name + "_scale"] = ("F16", (groups,))
-        return found
+            specs[name + "_codes"] = ("U8", (groups, self.group * self.compensator_bits // 8))
+            specs[name + "_scale"] = ("F16", (groups,))
+        return specs
 
     def tensors(self, name: str, rows: int, columns: int) -> dict[str, Spec]:
         """All tensors of the matrix of that name."""
@@ -101,8 +101,8 @@ def read_quantized(key: Mapping[str, Any], shapes: Mapping[str, tuple[int, int]]
     if type(group) is not int and group != "row":
         raise ValueError(f"has 'group' {group!r}; it must be a whole number, or 'row'")
     groups = {name: row_group(shapes[name][1]) if group == "row" else group for name in shapes}
-    for one in groups.values():
-        check_group(one)
+    for size in groups.values():
+        check_group(size)
     if not isinstance(symmetric, bool):
         raise ValueError(f"has 'symmetric' {symmetric!r}; it must be true or false")
     offset, activations = key.get("offset", False), key.get("activations")
@@ -112,8 +112,8 @@ def read_quantized(key: Mapping[str, Any], shapes: Mapping[str, tuple[int, int]]
         raise ValueError(f"has 'activations' {activations!r}; it must be one of {', '.join(get_args(Activations))}")
     compensator_bits, ranks = key.get("compensator_bits"), key.get("ranks")
     if type(compensator_bits) is not int or compensator_bits not in COMPENSATOR_BITS:
-        known = ", ".join(map(str, COMPENSATOR_BITS))
-        raise ValueError(f"has 'compensator_bits' {compensator_bits!r}; it must be one of {known}")
+        choices = ", ".join(map(str, COMPENSATOR_BITS))
+        raise ValueError(f"has 'compensator_bits' {compensator_bits!r}; it must be one of {choices}")
     if not isinstance(ranks, dict):
         raise ValueError("has no 'ranks', an object of the compensators' ranks by matrix; it may be empty")
     for name, rank in ranks.items():
@@ -142,8 +142,8 @@ def read_head(key: Mapping[str, Any], form: Quantized, columns: int) -> Quantize
 
 def common_group(forms: Iterable[Quantized]) -> Group:
     """That of all of them; "row" where they have several, as whole rows do."""
-    found = {one.group for one in forms}
-    return found.pop() if len(found) == 1 else "row"
+    groups = {form.group for form in forms}
+    return groups.pop() if len(groups) == 1 else "row"
 
 
 def row_group(columns: int) -> int:

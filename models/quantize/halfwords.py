@@ -45,5 +45,5 @@ def _two(words: NDArray[np.uint32]) -> Half:
 
 def _fma(a: Half, b: Half | np.float16, c: Half | np.float16) -> Half:
     """a b + c, rounded once: in float64 nothing of it is."""
-    found: Half = (a.astype(np.float64) * np.asarray(b, np.float64) + np.asarray(c, np.float64)).astype(np.float16)
-    return found
+    rounded: Half = (a.astype(np.float64) * np.asarray(b, np.float64) + np.asarray(c, np.float64)).astype(np.float16)
+    return rounded

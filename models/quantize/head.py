@@ -46,8 +46,8 @@ def shifted_norms(checkpoint: Checkpoint, config: Config) -> dict[str, Callable[
     def read(name: str, *index: Index) -> NDArray[np.float32]:
         return checkpoint.read(name, *index).astype(np.float32) + shift
 
-    of_layers = ([*one.norms, *(norm.name for norm in one.head_norms)] for one in family.layers)
-    names = [family.norm, *(name for some in of_layers for name in some)]
+    of_layers = ([*layer.norms, *(norm.name for norm in layer.head_norms)] for layer in family.layers)
+    names = [family.norm, *(name for norms in of_layers for name in norms)]
     return {f"{name}.weight": partial(read, f"{name}.weight") for name in names}
 
 
@@ -66,7 +66,7 @@ def rows_of(
                 raise ModelError(f"{checkpoint.folder}: tensor {name}.{end} has values that are NaN or infinite")
     whole = []
     for low in range(0, len(tensors["codes"]), ROWS):
-        part = {end: one[low : low + ROWS] for end, one in tensors.items()}
+        part = {end: array[low : low + ROWS] for end, array in tensors.items()}
         codes = unpack(part["codes"], form.bits).reshape(len(part["codes"]), -1, form.group)
         numbers = Codes(codes, part["scale"], part.get("zero"), form.bits, columns, part.get("offset")).dequantized()
         whole.append(numbers[:, own].astype(np.float32))

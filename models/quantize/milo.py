@@ -53,11 +53,13 @@ def milo(w: Array, rank: int, bits: int, group: int, compensator_bits: int, roun
         lost = w - codes.dequantized()
         u, v = factors(lost, rank)
         compensator, product = stored(u, v, compensator_bits, group), u @ v
-        left = (float(np.linalg.norm(lost - one)) / whole for one in (product, compensator.product()))
+        left = (
+            float(np.linalg.norm(lost - approximation)) / whole for approximation in (product, compensator.product())
+        )
         curve.append(Round(*left))
-        if all(curve[-1].stored_error < one.stored_error for one in curve[:-1]):
+        if all(curve[-1].stored_error < earlier.stored_error for earlier in curve[:-1]):
             best = codes, compensator, len(curve)
-        stopped_by = _verdict([one.error for one in curve]) or ("rounds" if len(curve) == rounds else None)
+        stopped_by = _verdict([point.error for point in curve]) or ("rounds" if len(curve) == rounds else None)
         if stopped_by:
             return Milo(best[0], best[1], tuple(curve), best[2], stopped_by)
         codes = hqq(w - product, bits, group)

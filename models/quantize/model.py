@@ -76,7 +76,7 @@ def quantize(
     scheme: Scheme,
     ranks: Mapping[str, int],
     rounds: int,
-    known: Statistics,
+    statistics: Statistics,
     calibration: Sequence[Sequence[int]] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Found]:
@@ -101,23 +101,23 @@ def quantize(
         data["tie_word_embeddings"] = False
     Config.from_dict(data, source=str(folder / "config.json"))  # refuses ranks that the matrices do not have
     written = {name: checkpoint.read(name) for name in expected_shapes(config)}
-    found = []
+    matrices = []
     for name, gram in _grams(config, checkpoint, calibration):
         w = written.pop(name + ".weight")
         try:
-            told, parts = _one(w.astype(np.float64), scheme, ranks.get(name, 0), rounds, gram)
+            figures, parts = _one(w.astype(np.float64), scheme, ranks.get(name, 0), rounds, gram)
         except ModelError as error:
             raise ModelError(f"{name}: {error}") from error
         added = tensors(name, parts)
         written |= added
-        size = w.nbytes, sum(one.nbytes for one in added.values())
-        found.append(Found(name=name, bytes=size, kurtosis=known.kurtosis[name], **told))
+        size = w.nbytes, sum(array.nbytes for array in added.values())
+        matrices.append(Found(name=name, bytes=size, kurtosis=statistics.kurtosis[name], **figures))
         if progress:
-            progress(len(found), len(config.matrices()))
+            progress(len(matrices), len(config.matrices()))
     if scheme.head:
-        found.append(_head(config, scheme, written))
+        matrices.append(_head(config, scheme, written))
     write_folder(out, folder, data, written)
-    return found
+    return matrices
 
 
 def _head(config: Config, scheme: Scheme, written: dict[str, Array]) -> Found:
@@ -131,7 +131,7 @@ def _head(config: Config, scheme: Scheme, written: dict[str, Array]) -> Found:
         raise ModelError(f"{name}: {error}") from error
     added, approximation = tensors(name, Parts(codes, None)), codes.dequantized()
     written |= added
-    size = 0 if before is None else before.nbytes, sum(one.nbytes for one in added.values())
+    size = 0 if before is None else before.nbytes, sum(array.nbytes for array in added.values())
     return Found(
         name, w.shape, "w8", 0, size, kurtosis(w), residual_rank(w - approximation), weight_error(w, approximation),
         None, (), None, None,
@@ -168,16 +168,16 @@ def _one(
     else:
         parts = Parts((symmetric if scheme.symmetric else nearest)(w, *shape), None)
     approximation = parts.dense()
-    told = {
+    figures = {
         "shape": w.shape, "method": method, "rank": rank,
         "residual_rank": residual_rank(w - parts.codes.dequantized()), "weight_error": weight_error(w, approximation),
         "feature_error": None if gram is None or not gram.any() else feature_error(w.T, approximation.T, gram),
     }  # fmt: skip
-    return told | _rounds(loop), parts
+    return figures | _rounds(loop), parts
 
 
 def _rounds(loop: Milo | None) -> dict[str, Any]:
     if loop is None:
         return {"rounds": (), "kept": None, "stopped_by": None}
-    curve = tuple((one.error, one.stored_error) for one in loop.curve)
+    curve = tuple((point.error, point.stored_error) for point in loop.curve)
     return {"rounds": curve, "kept": loop.kept, "stopped_by": loop.stopped_by}

@@ -71,23 +71,23 @@ def needs_text(terms: Sequence[Term]) -> bool:
     return any(term.kind.startswith("frequency") for term in terms)
 
 
-def ranks(terms: Sequence[Term], shapes: Sequence[Shape], known: Statistics | None) -> dict[str, int]:
+def ranks(terms: Sequence[Term], shapes: Sequence[Shape], statistics: Statistics | None) -> dict[str, int]:
     """The ranks of the matrices that get one. Without statistics, policies that need some give all their average.
 
     Raises ModelError where a policy has no matrix to give ranks to, or where the average says too little.
     """
-    found: dict[str, int] = {}
+    totals: dict[str, int] = {}
     for term in terms:
         if term.rank is None:
             raise ModelError(f"policy {term.kind!r}: give it a rank, such as {term.kind}-16, or a budget of bytes")
         targets = _targets(term.kind, shapes)
-        for name, rank in _ranks(term.kind, term.rank, targets, known).items():
-            found[name] = found.get(name, 0) + rank
-    return {one.name: min(found[one.name], _most(one)) for one in shapes if found.get(one.name)}
+        for name, rank in _ranks(term.kind, term.rank, targets, statistics).items():
+            totals[name] = totals.get(name, 0) + rank
+    return {shape.name: min(totals[shape.name], _most(shape)) for shape in shapes if totals.get(shape.name)}
 
 
 def fit(
-    terms: Sequence[Term], shapes: Sequence[Shape], known: Statistics | None,
+    terms: Sequence[Term], shapes: Sequence[Shape], statistics: Statistics | None,
     budget: int, bytes_of: Callable[[Mapping[str, int]], int],
 ) -> tuple[Term, ...]:  # fmt: skip
     """The terms with the rank that is left open as large as `budget` bytes of compensators allow. Raises ModelError."""
@@ -98,14 +98,14 @@ def fit(
         return tuple(term if term.rank is not None else replace(term, rank=rank) for term in terms)
 
     def fits(rank: int) -> bool:
-        return bytes_of(ranks(at(rank), shapes, known)) <= budget
+        return bytes_of(ranks(at(rank), shapes, statistics)) <= budget
 
     low, high = 0, max(map(_most, shapes)) + 1
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     if not low:
-        least = bytes_of(ranks(at(1), shapes, known))
+        least = bytes_of(ranks(at(1), shapes, statistics))
         raise ModelError(f"budget of {budget} bytes: rank 1 takes {least} already; give that or more")
     return at(low)
 
@@ -135,57 +135,57 @@ def share_out(total: int, weights: Sequence[float], most: Sequence[int]) -> list
     return parts
 
 
-def _most(one: Shape) -> int:
-    return min(one.rows, one.columns)
+def _most(shape: Shape) -> int:
+    return min(shape.rows, shape.columns)
 
 
 def _targets(kind: str, shapes: Sequence[Shape]) -> list[Shape]:
-    experts = [one for one in shapes if one.expert is not None]
+    experts = [shape for shape in shapes if shape.expert is not None]
     if kind == "uniform" or (kind.startswith("kurtosis") and not experts):
         return list(shapes)
     if kind == "dense":
-        return [one for one in shapes if one.expert is None]
+        return [shape for shape in shapes if shape.expert is None]
     if not experts:
         raise ModelError(f"policy {kind!r}: it gives ranks to experts, and this model has none")
     return experts
 
 
-def _ranks(kind: str, rank: int, targets: Sequence[Shape], known: Statistics | None) -> dict[str, int]:
+def _ranks(kind: str, rank: int, targets: Sequence[Shape], statistics: Statistics | None) -> dict[str, int]:
     if kind in ("uniform", "dense", "sparse"):
-        return {one.name: min(rank, _most(one)) for one in targets}
-    if known is None:
-        if kind == "kurtosis-steps" or len({one.rows + one.columns for one in targets}) > 1:
+        return {shape.name: min(rank, _most(shape)) for shape in targets}
+    if statistics is None:
+        if kind == "kurtosis-steps" or len({shape.rows + shape.columns for shape in targets}) > 1:
             raise ModelError(f"policy {kind!r}: what it takes depends on the weights, and sizes are told by shape")
-        return {one.name: min(rank, _most(one)) for one in targets}
-    if kind.startswith("frequency") and not known.frequency:
+        return {shape.name: min(rank, _most(shape)) for shape in targets}
+    if kind.startswith("frequency") and not statistics.frequency:
         raise ModelError(f"policy {kind!r}: how often experts are chosen was not counted; give text to count it on")
     if kind == "kurtosis-steps":
-        return {one.name: _step(known.kurtosis[one.name], rank) for one in targets}
+        return {shape.name: _step(statistics.kurtosis[shape.name], rank) for shape in targets}
     if kind == "frequency":
-        return _by_frequency(rank, targets, known.frequency)
-    lowest, highest = (end(known.kurtosis[one.name] for one in targets) for end in (min, max))
+        return _by_frequency(rank, targets, statistics.frequency)
+    lowest, highest = (end(statistics.kurtosis[shape.name] for shape in targets) for end in (min, max))
     least = LEAST_SHARE * (highest - lowest) or 1.0
-    weights = [max(known.kurtosis[one.name] - lowest, least) for one in targets]
+    weights = [max(statistics.kurtosis[shape.name] - lowest, least) for shape in targets]
     if kind == "frequency-kurtosis":
         weights = [
-            weight * known.frequency[one.expert or ""] for weight, one in zip(weights, targets, strict=True)
+            weight * statistics.frequency[shape.expert or ""] for weight, shape in zip(weights, targets, strict=True)
         ]  # fmt: skip
-    parts = share_out(rank * len(targets), weights, [_most(one) for one in targets])
-    return {one.name: part for one, part in zip(targets, parts, strict=True)}
+    parts = share_out(rank * len(targets), weights, [_most(shape) for shape in targets])
+    return {shape.name: part for shape, part in zip(targets, parts, strict=True)}
 
 
 def _by_frequency(rank: int, targets: Sequence[Shape], frequency: Mapping[str, float]) -> dict[str, int]:
     """All matrices of an expert get the same, and the experts of a layer the average."""
     layers: dict[str, dict[str, int]] = {}  # the smallest limit of each expert, by layer
-    for one in targets:
-        expert = one.expert or ""
+    for shape in targets:
+        expert = shape.expert or ""
         layer = layers.setdefault(expert.rpartition(".")[0], {})
-        layer[expert] = min(layer.get(expert, _most(one)), _most(one))
-    found: dict[str, int] = {}
+        layer[expert] = min(layer.get(expert, _most(shape)), _most(shape))
+    by_expert: dict[str, int] = {}
     for limits in layers.values():
         parts = share_out(rank * len(limits), [frequency[expert] for expert in limits], list(limits.values()))
-        found |= zip(limits, parts, strict=True)
-    return {one.name: found[one.expert or ""] for one in targets}
+        by_expert |= zip(limits, parts, strict=True)
+    return {shape.name: by_expert[shape.expert or ""] for shape in targets}
 
 
 def _step(kurtosis: float, rank: int) -> int:

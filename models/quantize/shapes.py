@@ -44,7 +44,7 @@ class Shapes:
 
     @property
     def weights(self) -> int:
-        return sum(one.rows * one.columns for one in self.matrices)
+        return sum(shape.rows * shape.columns for shape in self.matrices)
 
 
 def read_shapes(folder: Path) -> Shapes:
@@ -54,21 +54,23 @@ def read_shapes(folder: Path) -> Shapes:
 
 def shapes_of(config: Config) -> Shapes:
     """Those of a model, in order of its layers."""
-    matrices = tuple(one for number in range(config.layers) for one in _of_layer(config.layer(number)))
-    others = sum(map(math.prod, expected_shapes(config).values())) - sum(one.rows * one.columns for one in matrices)
+    matrices = tuple(shape for number in range(config.layers) for shape in _of_layer(config.layer(number)))
+    others = sum(map(math.prod, expected_shapes(config).values())) - sum(
+        shape.rows * shape.columns for shape in matrices
+    )
     head = Shape(config.head_matrix.name, config.vocab_size, config.hidden_size, "head")
     return Shapes(matrices, others, ITEM_BYTES[config.dtype or "float32"], head, config.tie_word_embeddings)
 
 
 def _of_layer(layer: Layer) -> Iterator[Shape]:
     def shapes(matrices: Iterable[Matrix], kind: Kind, expert: str | None = None) -> Iterator[Shape]:
-        return (Shape(one.name, one.columns, one.rows, kind, expert) for one in matrices)
+        return (Shape(matrix.name, matrix.columns, matrix.rows, kind, expert) for matrix in matrices)
 
     yield from shapes(layer.attention, "attention")
     if isinstance(layer.mlp, Mlp):
         yield from shapes(layer.mlp.matrices(), "mlp")
         return
-    for one in layer.mlp.experts:
-        yield from shapes(one.matrices(), "expert", one.up.name.rpartition(".")[0])
+    for expert in layer.mlp.experts:
+        yield from shapes(expert.matrices(), "expert", expert.up.name.rpartition(".")[0])
     if layer.mlp.shared is not None:
         yield from shapes(layer.mlp.shared.matrices(), "shared")

@@ -41,9 +41,9 @@ class Scheme:
         )  # fmt: skip
 
 
-def matrix_bytes(scheme: Scheme, one: Shape, rank: int) -> int:
+def matrix_bytes(scheme: Scheme, shape: Shape, rank: int) -> int:
     """All of a matrix in a folder."""
-    return bytes_of(scheme.form(rank, one.columns).tensors(one.name, one.rows, one.columns))
+    return bytes_of(scheme.form(rank, shape.columns).tensors(shape.name, shape.rows, shape.columns))
 
 
 def head_bytes(scheme: Scheme, head: Shape) -> int:
@@ -52,30 +52,30 @@ def head_bytes(scheme: Scheme, head: Shape) -> int:
     return bytes_of(form.tensors(head.name, head.rows, head.columns))
 
 
-def compensator_bytes(scheme: Scheme, one: Shape, rank: int) -> int:
-    return bytes_of(scheme.form(rank, one.columns).compensator(one.rows, one.columns))
+def compensator_bytes(scheme: Scheme, shape: Shape, rank: int) -> int:
+    return bytes_of(scheme.form(rank, shape.columns).compensator(shape.rows, shape.columns))
 
 
-def published_codes_bits(scheme: Scheme, one: Shape) -> Fraction:
+def published_codes_bits(scheme: Scheme, shape: Shape) -> Fraction:
     """As HQQ and MiLo store it: ten values of 3 bits in 32, scale and zero of 16 bits a group. Of GPTQ: no bit wasted,
     a scale of 16 bits and a zero of `bits` a group, a group number of 32 bits for each input.
 
     Without what fills a matrix up to whole groups and words.
     """
-    weights, group = one.rows * one.columns, one.columns if scheme.group == "row" else scheme.group
+    weights, group = shape.rows * shape.columns, shape.columns if scheme.group == "row" else scheme.group
     if scheme.method == "gptq":
-        return weights * (scheme.bits + Fraction(16 + scheme.bits, group)) + 32 * one.columns
+        return weights * (scheme.bits + Fraction(16 + scheme.bits, group)) + 32 * shape.columns
     return weights * (_ten_in_32(scheme.bits) + Fraction(16 if scheme.symmetric else 32, group))
 
 
-def published_compensator_bits(scheme: Scheme, one: Shape, rank: int) -> Fraction:
+def published_compensator_bits(scheme: Scheme, shape: Shape, rank: int) -> Fraction:
     """3 bits: one float32 scale a group. 8: a float32 scale and zero for each row of U and of V. 16: float16."""
-    numbers = rank * (one.rows + one.columns)
+    numbers = rank * (shape.rows + shape.columns)
     if scheme.compensator_bits == 8:
-        return Fraction(8 * numbers + 64 * (one.rows + rank) if rank else 0)
+        return Fraction(8 * numbers + 64 * (shape.rows + rank) if rank else 0)
     if scheme.compensator_bits == 16:
         return Fraction(16 * numbers)
-    return numbers * (_ten_in_32(scheme.compensator_bits) + Fraction(32, scheme.group_of(one.columns)))
+    return numbers * (_ten_in_32(scheme.compensator_bits) + Fraction(32, scheme.group_of(shape.columns)))
 
 
 def sizes(shapes: Shapes, scheme: Scheme, ranks: Mapping[str, int]) -> dict[str, Any]:
@@ -83,15 +83,17 @@ def sizes(shapes: Shapes, scheme: Scheme, ranks: Mapping[str, int]) -> dict[str,
 
     `bits_per_weight` is what a quantized weight takes, with its share of scales, zeros and compensators.
     """
-    stored = sum(matrix_bytes(scheme, one, ranks.get(one.name, 0)) for one in shapes.matrices)
-    added = sum(compensator_bytes(scheme, one, ranks.get(one.name, 0)) for one in shapes.matrices)
-    published = sum(published_codes_bits(scheme, one) for one in shapes.matrices)
-    published_added = sum(published_compensator_bits(scheme, one, ranks.get(one.name, 0)) for one in shapes.matrices)
+    stored = sum(matrix_bytes(scheme, shape, ranks.get(shape.name, 0)) for shape in shapes.matrices)
+    added = sum(compensator_bytes(scheme, shape, ranks.get(shape.name, 0)) for shape in shapes.matrices)
+    published = sum(published_codes_bits(scheme, shape) for shape in shapes.matrices)
+    published_added = sum(
+        published_compensator_bits(scheme, shape, ranks.get(shape.name, 0)) for shape in shapes.matrices
+    )
     others = shapes.others * shapes.item_bytes
     if scheme.head:
         stored_head, head = head_bytes(scheme, shapes.head), shapes.head.rows * shapes.head.columns
         others += stored_head - (0 if shapes.tied else head * shapes.item_bytes)
-    groups = [(kind, [one for one in shapes.matrices if one.kind == kind]) for kind in KINDS]
+    groups = [(kind, [shape for shape in shapes.matrices if shape.kind == kind]) for kind in KINDS]
     return {
         "quantized_weights": shapes.weights,
         "other_weights": shapes.others,
@@ -101,17 +103,17 @@ def sizes(shapes: Shapes, scheme: Scheme, ranks: Mapping[str, int]) -> dict[str,
         "published_bytes": ceil((published + published_added) / 8) + others,
         "published_compensator_bytes": ceil(published_added / 8),
         "bits_per_weight": 8 * stored / shapes.weights,
-        "groups": [_group(kind, found, scheme, ranks) for kind, found in groups if found],
+        "groups": [_group(kind, matrices, scheme, ranks) for kind, matrices in groups if matrices],
     }
 
 
-def _group(kind: str, found: Sequence[Shape], scheme: Scheme, ranks: Mapping[str, int]) -> dict[str, Any]:
+def _group(kind: str, matrices: Sequence[Shape], scheme: Scheme, ranks: Mapping[str, int]) -> dict[str, Any]:
     return {
         "name": kind,
-        "matrices": len(found),
-        "weights": sum(one.rows * one.columns for one in found),
-        "rank": sum(ranks.get(one.name, 0) for one in found) / len(found),
-        "bytes": sum(matrix_bytes(scheme, one, ranks.get(one.name, 0)) for one in found),
+        "matrices": len(matrices),
+        "weights": sum(shape.rows * shape.columns for shape in matrices),
+        "rank": sum(ranks.get(shape.name, 0) for shape in matrices) / len(matrices),
+        "bytes": sum(matrix_bytes(scheme, shape, ranks.get(shape.name, 0)) for shape in matrices),
     }
 
 
