@@ -32,7 +32,7 @@ class Kept:
 
     def missing(self, recipes: Iterable[Recipe]) -> list[Recipe]:
         """Those that have not been measured, each once."""
-        return [one for one in dict.fromkeys(recipes) if self.key(one) not in self.found]
+        return [recipe for recipe in dict.fromkeys(recipes) if self.key(recipe) not in self.found]
 
     def run(self, comm: Any, console: Console, recipes: Iterable[Recipe]) -> None:
         """Measure what is missing, shared out to the ranks, and write it down: rank 0's share as it goes along.
@@ -43,21 +43,21 @@ class Kept:
         from threadpoolctl import threadpool_limits
 
         wanted = self.missing(recipes)
-        mine, found = wanted[comm.rank :: comm.size], {}
+        mine, outcomes = wanted[comm.rank :: comm.size], {}
         with threadpool_limits(1, "blas"):
             for done, recipe in enumerate(mine, 1):
-                found[self.key(recipe)] = measure(recipe, self.stories)
+                outcomes[self.key(recipe)] = measure(recipe, self.stories)
                 if comm.rank == 0:
-                    self._write(self.found | found)
+                    self._write(self.found | outcomes)
                 console.progress("models quantized", done, len(mine))
         console.clear()
-        for part in comm.allgather(found):
+        for part in comm.allgather(outcomes):
             self.found |= part
         if wanted and comm.rank == 0:
             self._write(self.found)
 
-    def _write(self, found: dict[str, Measured]) -> None:
-        write_runs(self.path, self.code, {key: asdict(one) for key, one in found.items()})
+    def _write(self, outcomes: dict[str, Measured]) -> None:
+        write_runs(self.path, self.code, {key: asdict(outcome) for key, outcome in outcomes.items()})
 
 
 def open_kept(path: str | None, stories: int) -> Kept:
@@ -70,7 +70,7 @@ def open_kept(path: str | None, stories: int) -> Kept:
 
 def _measured(data: dict[str, Any]) -> Measured:
     """What asdict and JSON have made lists of, as it was."""
-    matrices = tuple(Found(**{name: _tuples(value) for name, value in one.items()}) for one in data["matrices"])
+    matrices = tuple(Found(**{name: _tuples(value) for name, value in matrix.items()}) for matrix in data["matrices"])
     return Measured(**{**data, "matrices": matrices, "losses": _tuples(data["losses"])})
 
 
