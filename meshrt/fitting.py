@@ -24,7 +24,6 @@ from meshrt.weighing import weigh as weigh_elsewhere
 
 HOLDERS = 5  # that are named
 LONGEST_CONTEXT = 1 << 20  # tokens that are looked at
-QUICK = "gpu"  # the machine other than the mesh of which runs by shape are
 MOST_DEVICES = 128  # that are tried, one number after the other
 MOST_SIDE = 4096  # cores, of a device that has no limit
 SEARCHED = 64 * 64  # cores, of a mesh up to which an error tells what would do
@@ -105,7 +104,7 @@ def fit(program: Own | str | Path, *, on: str | None = None, search: bool = True
 def advice(program: Program, arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """What ends the message of a run that did not fit; only where to ask, if that takes as long as a run by shape."""
     options = {option.name for option in program.options}
-    if program.machine != "mesh" and not (program.machine == QUICK and "requests" not in options):
+    if program.machine != "mesh" and not (find_machine(program.machine).QUICK and "requests" not in options):
         return "`meshrt fit` tells what it would hold, and what would do"
     return fitted(program, arguments, settings, SEARCHED).line()
 
@@ -151,8 +150,8 @@ def _on_devices(
 ) -> Fit:  # fmt: skip
     """`fitted`, of a machine whose devices have a memory each, or all together one."""
     holders = tuple(list(found.holders.items())[:HOLDERS])
-    word = find_machine(program.machine).SHARED["size"]
-    several = program.machine != "arm"  # whose cores share theirs
+    kind = find_machine(program.machine)
+    word, several = kind.SHARED["size"], not kind.ONE_MEMORY
     asked = settings.get(word) or program.mesh[0], 1  # not what they are in all, with stages and replicas
     facts = found.fits, found.nbytes, found.limit, found.core, "", holders, asked
     about: dict[str, Any] = {"machine": program.machine, "place": found.site, "option": f"--{word}" if several else ""}
@@ -166,12 +165,7 @@ def _on_devices(
         )  # fmt: skip
         devices = next(fitting, None)
     names = {option.name for option in program.options}
-    if (
-        program.machine == QUICK
-        and most is None
-        and "context" in names
-        and program.complete(arguments).get("context") is not None
-    ):
+    if kind.QUICK and most is None and "context" in names and program.complete(arguments).get("context") is not None:
         context = _longest_context(weigh_with, arguments, settings)
     return Fit(*facts, True, most is None, devices=devices, context=context, **about)
 

@@ -1,17 +1,11 @@
 """What the numbers of a report are, found by their paths: `kinds` in the JSON, and the marks of printed tables."""
 
+import importlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from meshrt.arm.fields import FIELDS as ARM
 from meshrt.fields import COUNTED, DECLARED, EXTRAPOLATED, HOST, MODELLED, TIMED, Field
-from meshrt.gpu.fields import FIELDS as GPU
-from meshrt.gpu.fields import OWN_TALLY
-from meshrt.mesh.fields import FIELDS as MESH
-from meshrt.neuron.fields import FIELDS as NEURON
 from meshrt.records import dataclass
-
-MACHINES: Mapping[str, Mapping[str, Field]] = {"mesh": MESH, "neuron": NEURON, "gpu": GPU, "arm": ARM}
 
 MARKS = {  # in printed tables
     DECLARED: ("'", "declared by the program"),
@@ -19,6 +13,17 @@ MARKS = {  # in printed tables
     MODELLED: ("^", "by the device's joules"),
     EXTRAPOLATED: ("~", "scaled up from a part of the run"),
 }
+
+
+def fields_of(machine: str) -> Mapping[str, Field]:
+    """All numbers of a machine's reports, by their paths."""
+    fields: Mapping[str, Field] = importlib.import_module(f"meshrt.{machine}.fields").FIELDS
+    return fields
+
+
+def tally_of(machine: str) -> Field | None:
+    """What a number without a path of its own is, one that a program's kernel asks for; None where no kernel does."""
+    return getattr(importlib.import_module(f"meshrt.{machine}.fields"), "OWN_TALLY", None)
 
 
 def leaves(part: Mapping[str, Any], stem: str = "") -> Iterator[str]:
@@ -32,14 +37,14 @@ def leaves(part: Mapping[str, Any], stem: str = "") -> Iterator[str]:
 
 def find(machine: str, path: str) -> Field | None:
     """The row of a path; None where there is none."""
-    rows, names = MACHINES[machine], path.split(".")
+    rows, names = fields_of(machine), path.split(".")
     if path in rows:
         return rows[path]
     for pattern, row in rows.items():
         parts = pattern.split(".")
         if len(parts) == len(names) and all(part in ("*", name) for part, name in zip(parts, names, strict=True)):
             return row
-    return OWN_TALLY if machine == "gpu" and len(names) == 1 else None
+    return tally_of(machine) if len(names) == 1 else None
 
 
 def with_kinds(machine: str, sampled: Collection[str], report: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,9 @@ A machine is a folder of meshrt/ with a file machine.py in it, found by its name
                                                                    declared as those of a program (meshrt/program.py)
     SHARED                                                         words that every machine understands for one of them:
                                                                    `size`, how many there are; `memory`, its limit
+    PRESETS                                                        its devices, by name
+    ONE_MEMORY, QUICK                                              not of the mesh: all share one memory; a run by shape
+                                                                   takes no longer than an error's message may
     gather(machine)                                                all ranks' counters: `Measured` at rank 0, else None
     title(report), rows(report)                                    how a person reads that
     fullest(machine)                                               of those with a memory each: `Held`, of this rank's
@@ -39,8 +42,7 @@ class Machine(Protocol):
 
     def phase(self, name: str, tokens: int = ...) -> AbstractContextManager[Any]:
         """A named stretch of the run with counters of its own, which all ranks begin and end together. `tokens`: how
-        many it is about. A name that comes again is another phase on the mesh and on NeuronCores, and is added to on
-        GPUs and Arm cores.
+        many it is about. In the report a name that comes again is added to the phase that has it.
         """
         ...
 

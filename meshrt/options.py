@@ -6,10 +6,12 @@ tokens: Annotated[int, "how many to store", AtLeast(1)] = 16
 import inspect
 import re
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import wraps
 from math import isfinite
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from meshrt.errors import UsageError
 from meshrt.records import dataclass
@@ -151,6 +153,48 @@ def options_of(name: str, function: Callable[..., Any]) -> tuple[Option, ...]:
     hints = get_type_hints(function, include_extras=True)
     keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
     return tuple(_option(name, parameter, hints.get(parameter.name, str)) for parameter in keywords)
+
+
+Result = TypeVar("Result")
+
+
+def grouped(run: Callable[..., Result]) -> Callable[..., Result]:
+    """A program's `run` of which keywords may be groups, dataclasses of options: it takes their fields in their place.
+
+    @grouped
+    def run(block, *, sampling: Sampling, tokens: Annotated[int, "how many", AtLeast(1)] = 16): ...
+    """
+    hints, parameters = get_type_hints(run, include_extras=True), inspect.signature(run).parameters.values()
+    groups = {parameter.name: hints[parameter.name] for parameter in parameters if is_dataclass(hints[parameter.name])
+              and parameter.kind is parameter.KEYWORD_ONLY}  # fmt: skip
+    names = {name: [field.name for field in fields(group)] for name, group in groups.items()}
+
+    @wraps(run)
+    def takes_options(*machine: Any, **options: Any) -> Result:
+        given = {
+            name: group(**{field: options.pop(field) for field in names[name] if field in options})
+            for name, group in groups.items()
+        }
+        return run(*machine, **given, **options)
+
+    flat = []
+    for parameter in parameters:
+        if parameter.name in groups:
+            kinds = get_type_hints(groups[parameter.name], include_extras=True)
+            flat += [
+                parameter.replace(name=field.name, annotation=kinds[field.name], default=field.default)
+                for field in fields(groups[parameter.name])
+            ]
+        else:
+            flat.append(parameter.replace(annotation=hints[parameter.name]))
+    takes_options.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]  # what inspect.signature looks at
+    takes_options.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    return takes_options
+
+
+def values_of(*groups: Any) -> dict[str, Any]:
+    """The options of such groups by name."""
+    return {field.name: getattr(group, field.name) for group in groups for field in fields(group)}
 
 
 def _option(program: str, parameter: inspect.Parameter, hint: Any) -> Option:

@@ -11,6 +11,7 @@ from meshrt.errors import UsageError
 from meshrt.machine import Measured, find_machine, machines
 from meshrt.ranks.files import write_file
 from meshrt.records import dataclass
+from meshrt.several import by_name, hosts
 from meshrt.units import of
 
 SCHEMA = 1
@@ -43,8 +44,8 @@ def gather_report(
         **measured.more,
         "result": result,
         "measured": measured.whole,
-        "phases": list(measured.phases),
-        "host": {**host, **measured.host},
+        "phases": by_name(measured.phases),
+        "host": hosts([{**host, **measured.host}]),
     })  # fmt: skip
 
 
@@ -86,17 +87,11 @@ class Report:
         return [phase["name"] for phase in self.data["phases"]]
 
     def phase(self, name: str, path: str | None = None) -> Any:
-        """What was measured in a phase: all of it, or the number of that path. KeyError, also for a name that several
-        phases have: on the mesh and on NeuronCores each stretch is one, elsewhere those of a name are added up.
-        """
-        found = [phase for phase in self.data["phases"] if phase["name"] == name]
-        if not found:
-            raise KeyError(f"no phase {name!r}; there are {', '.join(self.phases) or 'none'}")
-        if len(found) > 1:
-            raise KeyError(
-                f"{len(found)} phases have the name {name!r}: give each its own, or take them from data['phases']"
-            )
-        return dict(found[0]) if path is None else _at(found[0], path)
+        """What was measured in a phase: all of it, or the number of that path. KeyError."""
+        for phase in self.data["phases"]:
+            if phase["name"] == name:
+                return dict(phase) if path is None else _at(phase, path)
+        raise KeyError(f"no phase {name!r}; there are {', '.join(self.phases) or 'none'}")
 
     def kind(self, path: str) -> str:
         """How the number of that path came about: counted, declared, timed, extrapolated."""

@@ -1,7 +1,8 @@
-"""Several runs of a program, one after the other, each on a machine that is as new, as one report.
+"""What ran in several parts as one: phases of one name, and several runs of a program, one after the other, each on a
+machine that is as new.
 
-What a machine has counted and timed is added up over the runs; what is the most of something is the most of one of
-them; a share of the time is that of all of it. `runs` has what each measured, as its own report has it.
+What a machine has counted and timed is added up over the parts; what is the most of something is the most of one of
+them; a share of the time is that of all of it. `runs` has what each run measured, as its own report has it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,18 +27,24 @@ class Runs:
 def one_report(reports: Sequence[dict[str, Any]], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The reports of all runs as one: `result.requests` has their results."""
     first = reports[0]
-    names = dict.fromkeys(phase["name"] for report in reports for phase in report["phases"])
-    phases = [[phase for each in reports for phase in each["phases"] if phase["name"] == name] for name in names]
     return {
         **first,
         "arguments": arguments,
         "result": {"requests": [report["result"] for report in reports]},
         "measured": together([report["measured"] for report in reports]),
-        "phases": [together(parts) for parts in phases],
+        "phases": by_name([phase for report in reports for phase in report["phases"]]),
         "runs": [{"measured": report["measured"], "phases": report["phases"]} for report in reports],
-        "host": _hosts([report["host"] for report in reports]),
+        "host": hosts([report["host"] for report in reports]),
         "kinds": {path: kind for report in reports for path, kind in report["kinds"].items()},
     }
+
+
+def by_name(phases: Sequence[Part]) -> list[dict[str, Any]]:
+    """Phases with those of one name as one, where the first of them is."""
+    parts: dict[str, list[Part]] = {}
+    for phase in phases:
+        parts.setdefault(phase["name"], []).append(phase)
+    return [together(same) if len(same) > 1 else dict(same[0]) for same in parts.values()]
 
 
 def together(parts: Sequence[Part]) -> dict[str, Any]:
@@ -63,14 +70,15 @@ def _joined(stem: str, parts: Sequence[Part], seconds: Sequence[float]) -> dict[
     return found
 
 
-def _hosts(hosts: Sequence[Part]) -> dict[str, Any]:
-    found = dict(hosts[-1])
+def hosts(parts: Sequence[Part]) -> dict[str, Any]:
+    """What is known of the host, of one run or several, with the phases of a name as one."""
+    found = dict(parts[-1])
     for name in OF_THE_HOST:
         if name in found:
-            found[name] = sum(host[name] for host in hosts)
+            found[name] = sum(part[name] for part in parts)
     if "phases" in found:
         walls: dict[str, float] = {}
-        for phase in (phase for host in hosts for phase in host["phases"]):
+        for phase in (phase for part in parts for phase in part["phases"]):
             walls[phase["name"]] = walls.get(phase["name"], 0.0) + phase["wall_seconds"]
         found["phases"] = [{"name": name, "wall_seconds": wall} for name, wall in walls.items()]
     return found

@@ -8,39 +8,28 @@ from typing import Annotated, Any
 import numpy as np
 
 from meshrt.gpu.gpus import Gpus
-from meshrt.programs import quantizing
+from meshrt.options import grouped
 from meshrt.programs.generation import options as shared
-from meshrt.programs.gpu import options as own
+from meshrt.programs.generation.options import Asked
 from meshrt.programs.gpu.llama import write
+from meshrt.programs.gpu.options import Batches, How, Model
 from meshrt.programs.gpu.request import Limits
 from meshrt.programs.gpu.together import times, together
-from meshrt.programs.routing import RoutingSeed, RoutingText
+from meshrt.programs.quantizing import CompensatedOptions
 
 MACHINE = "gpu"
 MESH = (1, 1)
 
 
+@grouped
 @np.errstate(all="ignore")  # of numbers that are none: the choice of a token says so
 def run(
     gpus: Gpus,
     *,
-    model: own.Model = "llama-tiny",
-    scheme: own.Scheme = "deinfer",
-    kv: own.Kv = "dense",
-    ratio: own.Ratio = None,
-    bits: quantizing.Bits = None,
-    group: quantizing.Group = None,
-    symmetric: quantizing.Symmetric = False,
-    ranks: quantizing.Ranks = None,
-    compensator_bits: quantizing.CompensatorBits = None,
-    unfused: own.Unfused = False,
-    compensators: own.Compensators = "apart",
-    compensator_memory: own.CompensatorMemory = "stored",
-    experts: own.Experts = "tensor",
-    place: own.Place = "contiguous",
-    capacity: own.Capacity = None,
-    routing: RoutingText = None,
-    routing_seed: RoutingSeed = 0,
+    how: How,
+    codes: CompensatedOptions,
+    batches: Batches,
+    model: Model = "llama-tiny",
     prompt: shared.PromptText = None,
     prompts: Annotated[
         str | None, "a file with a prompt in each line, - standard input: requests that are served together"
@@ -48,13 +37,7 @@ def run(
     prompt_ids: shared.PromptIds = None,
     prompt_tokens: shared.PromptTokens = None,
     max_new_tokens: shared.MaxNewTokens = 32,
-    block_size: own.BlockSize = 16,
-    kv_blocks: own.KvBlocks = None,
-    max_batch: own.MaxBatch = 256,
-    max_prefill_tokens: own.MaxPrefillTokens = 8192,
-    dtype: own.Dtype = None,
     layers: shared.Layers = None,
-    layers_run: shared.LayersRun = None,
     ignore_eos: shared.IgnoreEos = False,
     logits: shared.LogitsPath = None,
 ) -> dict[str, Any]:
@@ -70,22 +53,25 @@ def run(
     mpirun -n 4 meshrt run lowrank --model small --tp 4 --kv lowrank --static
     meshrt run lowrank --model llama3-70b --ratio 0.4 --tp 8 --payload none --layers-run 2 --link pcie
     """
-    arguments = dict(locals())
-    del arguments["gpus"]
+    options = Asked(
+        model=model, prompt=prompt, prompts=prompts, prompt_ids=prompt_ids, prompt_tokens=prompt_tokens,
+        max_new_tokens=max_new_tokens, layers=layers, ignore_eos=ignore_eos, logits=logits,
+    )  # fmt: skip
     if prompts is None:
-        text = write(gpus, arguments)
+        text = write(gpus, options, how, codes)
         steps, served, count, more = text.engine.steps, [text.engine.request], text.layers, text.more
         answers = {**text.report, **times(served[0])}
     else:
-        steps, served, reports, count, more = together(gpus, prompts, arguments, Limits(max_batch, max_prefill_tokens))
+        limits = Limits(batches.max_batch, batches.max_prefill_tokens)
+        steps, served, reports, count, more = together(gpus, options, how, codes, limits)
         answers = {"requests": reports}
     return {
         **answers,
-        "scheme": scheme,
-        "kv": kv,
+        "scheme": how.scheme,
+        "kv": how.kv,
         "layers": count,
         "kv_blocks": steps.cache.pages.blocks,
-        "block_size": block_size,
+        "block_size": how.block_size,
         "preemptions": sum(request.preemptions for request in served),
         "plans": steps.recorded,
         **more,

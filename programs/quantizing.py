@@ -7,23 +7,36 @@ from meshrt.errors import UsageError
 from meshrt.models.config import Config
 from meshrt.models.quantize.form import Group as Grouping
 from meshrt.options import AtLeast, AtMost
-
-Bits = Annotated[
-    int | None, "--payload none: all matrices of the layers in so many bits a weight", AtLeast(2), AtMost(8)
-]  # fmt: skip
-Group = Annotated[
-    int | Literal["row"] | None, "of --bits: weights that share a scale, or row: all of a row  [default: 64]"
-]  # fmt: skip
-Symmetric = Annotated[bool, "of --bits: no zeros are stored"]
-Ranks = Annotated[str | None, "of --bits: compensators, as dense-512+kurtosis-16 (`meshrt quantize`)"]
-CompensatorBits = Annotated[Literal["3", "8", "16"] | None, "of --ranks  [default: 3]"]
+from meshrt.records import dataclass
 
 
-def quantized_by_shape(
-    config: Config, payload: bool, bits: int | None, group: Grouping | None, symmetric: bool, ranks: str | None,
-    compensator_bits: str | None,
-) -> Config:  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class QuantizingOptions:
+    """Options of such a model."""
+
+    bits: Annotated[
+        int | None, "--payload none: all matrices of the layers in so many bits a weight", AtLeast(2), AtMost(8)
+    ] = None  # fmt: skip
+    group: Annotated[
+        int | Literal["row"] | None, "of --bits: weights that share a scale, or row: all of a row  [default: 64]"
+    ] = None  # fmt: skip
+    symmetric: Annotated[bool, "of --bits: no zeros are stored"] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompensatedOptions(QuantizingOptions):
+    """The same with compensators."""
+
+    ranks: Annotated[str | None, "of --bits: compensators, as dense-512+kurtosis-16 (`meshrt quantize`)"] = None
+    compensator_bits: Annotated[Literal["3", "8", "16"] | None, "of --ranks  [default: 3]"] = None
+
+
+def quantized_by_shape(config: Config, payload: bool, codes: QuantizingOptions) -> Config:
     """The model with all matrices of its layers in --bits, and compensators of --ranks. UsageError, ModelError."""
+    bits, group, symmetric = codes.bits, codes.group, codes.symmetric
+    ranks, compensator_bits = (
+        (codes.ranks, codes.compensator_bits) if isinstance(codes, CompensatedOptions) else (None, None)
+    )
     of_bits = {
         "--group": group, "--symmetric": symmetric or None, "--ranks": ranks, "--compensator-bits": compensator_bits,
     }  # fmt: skip

@@ -1,5 +1,6 @@
 """Running `lowrank` inside a test: on the ranks of a communicator, or in this process alone."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.presets import find_gpu
 from meshrt.models.family import read_family
 from meshrt.program import load_program
-from meshrt.programs.generation.options import taken
 from meshrt.programs.gpu.mixing import mixing_of
 from meshrt.programs.gpu.opening import open_model, open_weights
 from meshrt.programs.gpu.options import How
@@ -58,7 +58,8 @@ def run_gpus(gpus: Gpus, model: Path | str, name: str, **options: Any) -> dict[s
 
 def how_of(**options: Any) -> How:
     """The options of `lowrank`, but for these at their defaults."""
-    return taken(How, load_program("lowrank", "gpu").complete(options))
+    values = load_program("lowrank", "gpu").complete(options)
+    return How(**{field.name: values[field.name] for field in fields(How)})
 
 
 def logits_of(

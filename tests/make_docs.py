@@ -22,7 +22,7 @@ from settings import BASE, REFUSED, ROWS, Row
 from meshrt.arm.device import ArmDevice
 from meshrt.fields import KINDS, MODELLED, TIMED, Field
 from meshrt.gpu.device import GpuDevice
-from meshrt.kinds import MACHINES
+from meshrt.kinds import fields_of, tally_of
 from meshrt.mesh.device import Device
 from meshrt.neuron.device import NeuronDevice
 from meshrt.program import load_program
@@ -41,7 +41,7 @@ SOMETIMES = {
 def part(machine: str, phase: bool) -> dict[str, Any]:
     """The schema of `measured`, or of a phase."""
     tree: dict[str, Any] = {}
-    for path, row in MACHINES[machine].items():
+    for path, row in fields_of(machine).items():
         of_the_run = path.startswith(("memory_bytes", "registers")) and machine in ("gpu", "arm")
         if (of_the_run and phase) or (path == "tokens" and not phase):
             continue
@@ -50,8 +50,8 @@ def part(machine: str, phase: bool) -> dict[str, Any]:
         for stem in stems:
             at = at.setdefault(stem, {})
         at[leaf] = row
-    if machine == "gpu":
-        tree["*"] = Field("declared", "1", "a tally of the program's own", "")
+    if (tally := tally_of(machine)) is not None:
+        tree["*"] = tally
     if phase:
         tree["name"] = {"type": "string"}
     return node(tree)
@@ -111,7 +111,7 @@ def report(machine: str) -> dict[str, Any]:
 
 def runs(machine: str) -> dict[str, Any]:
     """The schema of what each of several runs measured."""
-    same = f"#/anyOf/{[*MACHINES].index(machine)}/properties"
+    same = f"#/anyOf/{[*OF].index(machine)}/properties"
     each = {name: {"$ref": f"{same}/{name}"} for name in ("measured", "phases")}
     return {
         "type": "array", "minItems": 1,
@@ -126,15 +126,15 @@ def schema() -> str:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A report of meshrt run --json",
         "description": "Made from the machines' fields.py by tests/make_docs.py.",
-        "anyOf": [report(machine) for machine in MACHINES],
+        "anyOf": [report(machine) for machine in OF],
     }
     return json.dumps(whole, indent=1) + "\n"
 
 
 def counters() -> str:
     lines = ["| machine | field | kind | unit | contains | from |", "| --- | --- | --- | --- | --- | --- |"]
-    for machine, rows in MACHINES.items():
-        for path, row in rows.items():
+    for machine in OF:
+        for path, row in fields_of(machine).items():
             scaled = f"{row.kind} ~" if row.scaled else row.kind
             lines.append(f"| {machine} | `{path}` | {scaled} | {row.unit} | {row.says} | {row.source} |")
     return "\n".join(lines)

@@ -9,18 +9,12 @@ from typing import Any
 
 import click
 
-from meshrt.arm.device import ARM_PRESETS, ArmDevice
 from meshrt.commands import shared
 from meshrt.errors import UsageError, nearest
-from meshrt.gpu.device import GpuDevice
-from meshrt.gpu.presets import GPU_PRESETS
-from meshrt.mesh.device import Device
+from meshrt.machine import find_machine, machines
 from meshrt.mesh.devicefile import as_toml, find_device
 from meshrt.mesh.presets import PRESETS
-from meshrt.neuron.device import NEURON_PRESETS, NeuronDevice
 from meshrt.ranks import failure
-
-Machine = Device | NeuronDevice | GpuDevice | ArmDevice
 
 
 @click.command("devices")
@@ -34,28 +28,28 @@ def command(names: tuple[str, ...], toml: bool, form: str) -> None:
     meshrt devices wse3 --toml > mine.toml         then change it, and
     meshrt run gemm --device mine.toml
     """
-    presets: dict[str, Machine] = {**PRESETS, **NEURON_PRESETS, **GPU_PRESETS, **ARM_PRESETS}
+    presets = {name: device for machine in machines() for name, device in find_machine(machine).PRESETS.items()}
     if toml:
         sys.exit(failure.report_alone(error) if (error := _write_toml(names)) else 0)
-    machines = []
+    devices = []
     try:
         for name in names or presets:
             if name not in presets and not name.endswith(".toml"):
                 hint = nearest(name, presets, f"there are {', '.join(presets)}, and files as mine.toml")
                 raise UsageError(f"no device {name!r}: {hint}")
-            machines.append(presets[name] if name in presets else find_device(name))
+            devices.append(presets[name] if name in presets else find_device(name))
     except UsageError as error:
         sys.exit(failure.report_alone(error))
     from meshrt.studies.grid import Grid, put
 
     if form == "table":
-        put(line for device in machines for line in _lines(device))
+        put(line for device in devices for line in _lines(device))
     else:
-        rows = [[device.name, *row] for device in machines for row in _numbers(device)]
+        rows = [[device.name, *row] for device in devices for row in _numbers(device)]
         put([Grid(["device", "number", "value"], rows)], form)
 
 
-def _lines(device: Machine) -> Iterator[str]:
+def _lines(device: Any) -> Iterator[str]:
     """A device as a person reads it."""
     yield device.name
     for name, value in _numbers(device):
@@ -70,7 +64,7 @@ def _lines(device: Machine) -> Iterator[str]:
             yield f"  {name:23} {'no limit' if value is None else value}"
 
 
-def _numbers(device: Machine) -> Iterator[tuple[str, Any]]:
+def _numbers(device: Any) -> Iterator[tuple[str, Any]]:
     """Its numbers by name, as texts where they are several; then its sources."""
     numbers = asdict(device)
     sources = numbers.pop("sources")

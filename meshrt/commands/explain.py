@@ -30,11 +30,12 @@ def command(name: str) -> None:
     """
     from meshrt.errors import UsageError, nearest
     from meshrt.fields import EXTRAPOLATED, KINDS
-    from meshrt.kinds import MACHINES
+    from meshrt.kinds import fields_of
+    from meshrt.machine import machines
     from meshrt.programs.results import RESULTS
     from meshrt.words import WORDS
 
-    fields = [(machine, path, field) for machine, rows in MACHINES.items() for path, field in rows.items()]
+    fields = [(machine, path, field) for machine in machines() for path, field in fields_of(machine).items()]
     query = name.strip().casefold()
     if query.endswith(".md"):
         click.echo(_page(query))

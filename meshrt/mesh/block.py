@@ -31,7 +31,7 @@ class Block(Computing):
 
     @contextmanager
     def phase(self, name: str, tokens: int | None = None) -> Iterator[meter.Segment]:
-        """A named stretch of the run with counters of its own, also where the name was there before. All cores begin it
+        """A named stretch of the run with counters of its own; the report adds up those of one name. All cores begin it
         when the last of them is there. `tokens`: how many it is about, for the report.
         """
         self._close()

@@ -24,7 +24,7 @@ from meshrt.ranks.console import Console
 from meshrt.ranks.devicemaps import check_maps
 from meshrt.ranks.files import check_target
 
-__all__ = ["SHARED", "ceilings", "gather", "open_machine", "rows", "title"]
+__all__ = ["PRESETS", "SHARED", "ceilings", "gather", "open_machine", "rows", "title"]
 
 SHARED = {"size": "mesh", "memory": "core_memory"}
 

@@ -56,8 +56,8 @@ class Cores:
 
     @contextmanager
     def phase(self, name: str, tokens: int | None = None) -> Iterator[list[Phase]]:
-        """Count what the hosted cores do inside by name, also where it was there before. It begins on all cores when
-        the last is there.
+        """Count what the hosted cores do inside by name; the report adds up what has one name. It begins on all cores
+        when the last is there.
         """
         self.barrier()
         with ExitStack() as stack:

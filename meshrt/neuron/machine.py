@@ -18,9 +18,14 @@ from meshrt.ranks.devicemaps import check_maps
 from meshrt.ranks.files import check_target
 from meshrt.ranks.trace import begin_trace, write_trace
 
-__all__ = ["SHARED", "ceilings", "fullest", "gather", "open_machine", "rows", "title", "with_memory"]
+__all__ = [
+    "ONE_MEMORY", "PRESETS", "QUICK", "SHARED", "ceilings", "fullest", "gather", "open_machine", "rows", "title",
+    "with_memory",
+]  # fmt: skip
 
 SHARED = {"size": "cores", "memory": "sbuf_bytes"}
+PRESETS = NEURON_PRESETS
+ONE_MEMORY, QUICK = False, False
 
 
 def open_machine(

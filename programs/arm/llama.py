@@ -1,7 +1,7 @@
 """LLaMA on Arm cores, end to end, in W4A8."""
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from meshrt.arm.soc import Soc
 from meshrt.arm.state import settings
@@ -12,69 +12,33 @@ from meshrt.models.config import Config, read_config
 from meshrt.models.family import family_of, first_unlike
 from meshrt.models.matrix import Experts
 from meshrt.models.quantize.head import shifted_norms
-from meshrt.options import AtLeast
+from meshrt.options import grouped, values_of
 from meshrt.programs.arm.engine import ArmEngine
 from meshrt.programs.arm.kv import LayerCache
 from meshrt.programs.arm.load import place_model, scheme_of
+from meshrt.programs.arm.options import CacheOptions, CodeOptions, WorkOptions
 from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.choice import make_choice
 from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
-from meshrt.programs.generation.options import Asked, taken
+from meshrt.programs.generation.options import Asked
 from meshrt.programs.generation.prompt import read_prompt
 from meshrt.programs.generation.several import one_by_one
-from meshrt.programs.routing import Routing, RoutingSeed, RoutingText, imbalance, make_routing
+from meshrt.programs.routing import Routing, imbalance, make_routing
 from meshrt.several import Runs
 from meshrt.whole import whole
 
 MACHINE = "arm"
 
 
+@grouped
 def run(
     soc: Soc,
     *,
-    model: shared.Model = "llama-tiny",
-    prompt: shared.PromptText = None,
-    prompts: shared.Prompts = None,
-    prompt_ids: shared.PromptIds = None,
-    prompt_tokens: shared.PromptTokens = None,
-    context: shared.Context = 0,
-    max_new_tokens: shared.MaxNewTokens = 32,
-    bits: Annotated[
-        Literal["2", "3", "4", "5", "6", "7", "8"] | None, "of a weight  [default: the folder's, or 4]"
-    ] = None,
-    group: Annotated[
-        int | Literal["row"] | None,
-        "weights of a row that share a scale and zero; row, or 0: all  [default: the folder's, or 64]",
-        AtLeast(0),
-    ] = None,
-    symmetric: Annotated[bool, "weights without zeros: half of the codes is 0"] = False,
-    head_bits: Annotated[Literal["4", "8"], "of a weight of the head"] = "8",
-    activations: Annotated[
-        Literal["row", "block"] | None, "what shares a scale, a row or a group of it  [default: the folder's, or row]"
-    ] = None,
-    attention: Annotated[Literal["fused", "concat"], "the cache is attention's own, or copied by every pass"] = "fused",
-    kv_chunk: Annotated[str, "tokens that a fused cache grows by: a number, prompt, or max: all there will be"] = "64",
-    kv: Annotated[
-        Literal["float32", "float16", "int8", "e4m3"], "storage of K and V; products are float16, of float32 float32"
-    ] = "float16",
-    split: Annotated[Literal["equal", "rate", "paper", "steal"], "how cores share panels of columns"] = "equal",
-    flash: Annotated[
-        int, "layers, the last ones, that every pass reads from flash, one while it computes another", AtLeast(0)
-    ] = 0,
-    routing: RoutingText = None,
-    routing_seed: RoutingSeed = 0,
-    layers: shared.Layers = None,
-    layers_run: shared.LayersRun = None,
-    temperature: shared.Temperature = 0.0,
-    top_k: shared.TopK = 0,
-    top_p: shared.TopP = 1.0,
-    seed: shared.Seed = 0,
-    ignore_eos: shared.IgnoreEos = False,
-    logits: shared.LogitsPath = None,
-    checkpoint: shared.Checkpoint = None,
-    every: shared.Every = None,
-    resume: shared.Resume = False,
+    options: Asked,
+    codes: CodeOptions,
+    caching: CacheOptions,
+    work: WorkOptions,
 ) -> dict[str, Any] | Runs:
     """Generate text with a LLaMA or another model (docs/models.md) in W4A8 on Arm cores that share a memory.
 
@@ -89,22 +53,19 @@ def run(
       meshrt run llama-tiny --on arm --device phone --split rate --kv int8
       meshrt run llama3.2-1b --on arm --payload none --prompt-tokens 64 --max-new-tokens 4 --attention concat
     """
-    arguments = dict(locals())
-    del arguments["soc"]
-    options = taken(Asked, arguments)
-    folder = find_model(model)
+    folder = find_model(options.model)
     config = read_config(folder, quantized=True)
     choice = make_choice(options, soc.payload, config.eos_token_ids)
     shared.check(options, soc.payload, config.layers)
     shared.check_trace(options, soc.trace_path)
     shared.check_trace(options, soc.maps_path, "--maps")
-    if prompts is not None:
+    if options.prompts is not None:
         kept = "--trace" if soc.trace_path else "--maps" if soc.maps_path else None
         positions = config.max_positions
-        return one_by_one(soc.control, soc.payload, folder, config.vocab_size, positions, prompts, options, kept)
-    scheme = scheme_of(config, bits, group, symmetric, head_bits, activations)
-    config = config if layers is None else replace(config, layers=layers)
-    check_layers(soc, config, layers_run, flash)
+        return one_by_one(soc.control, soc.payload, folder, config.vocab_size, positions, options, kept)
+    scheme = scheme_of(config, codes)
+    config = config if options.layers is None else replace(config, layers=options.layers)
+    check_layers(soc, config, work.layers_run, work.flash)
     source = None
     if soc.payload:
         source = open_checkpoint(folder, config)
@@ -112,18 +73,27 @@ def run(
         source = replace(source, rebuilt=shifted_norms(source, config))
     words = read_prompt(soc.control, folder, config.vocab_size, options)
     shared.check_positions(options, soc.payload, len(words), config.max_positions)
-    chunk = chunk_of(kv_chunk, attention, len(words), len(words) + max_new_tokens)
-    keep = open_keep(soc, settings(soc), config, source, words, arguments, grows=kv_chunk != "max")
-    drawn = routing_of(soc, config, routing, routing_seed)
-    placed = place_model(soc, config, scheme, source, split, flash, layers_run, drawn)
+    chunk = chunk_of(caching, len(words), len(words) + options.max_new_tokens)
+    keep = open_keep(
+        soc,
+        settings(soc),
+        config,
+        source,
+        words,
+        values_of(options, codes, caching, work),
+        grows=caching.kv_chunk != "max",
+    )
+    drawn = routing_of(soc, config, work.routing, work.routing_seed)
+    placed = place_model(soc, config, scheme, source, work.split, work.flash, work.layers_run, drawn)
     stand = [0] * (len(placed.layers) - 1) + [config.layers - len(placed.layers)]  # other layers that each stands for
     caches = [
         LayerCache(
-            soc, f"keys, values {number}", config.kv_heads, config.head_dim, kv, chunk, attention == "fused", others
+            soc, f"keys, values {number}", config.kv_heads, config.head_dim, caching.kv, chunk,
+            caching.attention == "fused", others,
         ) for number, others in enumerate(stand)
     ]  # fmt: skip
     engine = ArmEngine(soc, placed, caches)
-    generation = generate(soc, engine, words, choice, keep, logits is not None)
+    generation = generate(soc, engine, words, choice, keep, options.logits is not None)
     write_logits(soc.control, options, generation)
     decoded = engine.seconds("decode")
     uneven = None if placed.loads is None else imbalance(placed.loads)
@@ -181,8 +151,9 @@ def check_layers(soc: Soc, config: Config, layers_run: int | None, flash: int) -
         raise UsageError(f"--flash {flash} is of the last layers, which --layers-run {layers_run} leaves out")
 
 
-def chunk_of(text: str, attention: str, prompt: int, most: int) -> int:
+def chunk_of(caching: CacheOptions, prompt: int, most: int) -> int:
     """Tokens that --kv-chunk stands for. UsageError."""
+    text, attention = caching.kv_chunk, caching.attention
     if attention != "fused" and text != "64":
         raise UsageError(f"--kv-chunk {text} is for a cache that grows, and --attention {attention} copies all of it")
     if text in ("prompt", "max"):

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, repeat
-from typing import Literal
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from meshrt.programs.arm.between import Norm
 from meshrt.programs.arm.compensators import EIGHT, beside, compensators
 from meshrt.programs.arm.kernels import Form, Shift
 from meshrt.programs.arm.layout import PANEL
+from meshrt.programs.arm.options import CodeOptions
 from meshrt.programs.arm.parts import Factors, HeadNorms, Layer, Matrix, Mixture, Mlp, Model, Positions
 from meshrt.programs.arm.split import Split
 from meshrt.programs.arm.weights import How, Packed, choose, place
@@ -43,24 +43,21 @@ class Scheme:
     blocks: bool
 
 
-def scheme_of(
-    config: Config, bits: str | None, group: int | Literal["row"] | None, symmetric: bool,
-    head_bits: str, activations: str | None,
-) -> Scheme:  # fmt: skip
+def scheme_of(config: Config, codes: CodeOptions) -> Scheme:
     """That of a folder of codes, or what is asked for of one of weights. UsageError for both."""
     forms_there = {*config.quantized.values()}
     if not forms_there:
-        size = 64 if group is None else 0 if group == "row" else group
-        return Scheme(int(bits or 4), size, symmetric, int(head_bits), activations == "block")
-    if (bits, group) != (None, None) or symmetric:
+        size = 64 if codes.group is None else 0 if codes.group == "row" else codes.group
+        return Scheme(int(codes.bits or 4), size, codes.symmetric, int(codes.head_bits), codes.activations == "block")
+    if (codes.bits, codes.group) != (None, None) or codes.symmetric:
         raise UsageError("--bits, --group and --symmetric are for weights: the model's folder has codes already")
     form = next(iter(forms_there))
-    if config.head is not None and head_bits != "8":
+    if config.head is not None and codes.head_bits != "8":
         raise UsageError(
-            f"--head-bits {head_bits} is for a head of weights: the model's folder has codes of it already"
+            f"--head-bits {codes.head_bits} is for a head of weights: the model's folder has codes of it already"
         )
-    blocks = (activations or form.activations) == "block"
-    return Scheme(form.bits, form.group, form.symmetric, int(head_bits), blocks)
+    blocks = (codes.activations or form.activations) == "block"
+    return Scheme(form.bits, form.group, form.symmetric, int(codes.head_bits), blocks)
 
 
 def place_model(

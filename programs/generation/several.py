@@ -30,9 +30,8 @@ def check_several(options: Asked) -> None:
 
 
 def one_by_one(
-    control: Control, payload: bool, folder: Path, vocabulary: int, most: int, file: str, options: Asked,
-    kept: str | None = None,
-) -> Runs:  # fmt: skip
+    control: Control, payload: bool, folder: Path, vocabulary: int, most: int, options: Asked, kept: str | None = None
+) -> Runs:
     """A run for each prompt of a file, on a machine that is as new: what is measured of it is what it takes alone.
 
     `most` positions has the model; `kept` is an option that has a file of one run. UsageError, ModelError.
@@ -40,15 +39,17 @@ def one_by_one(
     check_several(options)
     if kept is not None:
         raise UsageError(f"{kept} is of one run, and --prompts has one for each prompt: leave one of the two away")
-    prompts = read_prompts(control, folder, vocabulary, file, options)
+    prompts = read_prompts(control, folder, vocabulary, options)
     for prompt in prompts:
         check_positions(options, payload, len(prompt), most)
     return Runs([{"prompts": None, "prompt_ids": ",".join(map(str, prompt.ids))} for prompt in prompts])
 
 
-def read_prompts(control: Control, folder: Path, vocabulary: int, file: str, options: Asked) -> list[Prompt]:
+def read_prompts(control: Control, folder: Path, vocabulary: int, options: Asked) -> list[Prompt]:
     """The prompts of a file, one a line: its text, or where a line begins with {, its "prompt" as JSON has it (JSON
     lines, as `vllm bench serve` reads its custom data). UsageError, ModelError."""
+    file = options.prompts
+    assert file is not None
     way = "name a file with a prompt in each line, or give one by --prompt"
     text = read_shared(control, f"--prompts {file}", None if file == INPUT else file, f"; {way}")
     lines = [(at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip()]

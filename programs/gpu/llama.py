@@ -10,16 +10,14 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.state import settings
 from meshrt.models.catalogue import find_model
 from meshrt.models.family import read_family
-from meshrt.program import AtLeast
-from meshrt.programs import quantizing
+from meshrt.options import AtLeast, grouped, values_of
 from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.choice import make_choice
 from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
-from meshrt.programs.generation.options import Asked, taken
+from meshrt.programs.generation.options import Asked
 from meshrt.programs.generation.prompt import read_prompt
 from meshrt.programs.generation.several import check_several, read_prompts
-from meshrt.programs.gpu import options as own
 from meshrt.programs.gpu.engine import GpuEngine
 from meshrt.programs.gpu.mixing import mixing_of, told_experts
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
@@ -28,57 +26,24 @@ from meshrt.programs.gpu.pipeline import answer, check_pipeline, open_pipelines
 from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
 from meshrt.programs.gpu.request import Limits, Request, check_room
 from meshrt.programs.gpu.together import answers, together
-from meshrt.programs.routing import RoutingSeed, RoutingText
+from meshrt.programs.quantizing import CompensatedOptions
 from meshrt.records import dataclass
 
 MACHINE = "gpu"
 MESH = (1, 1)
 
 
+@grouped
 @np.errstate(all="ignore")  # of numbers that are none: the choice of a token says so
 def run(
     gpus: Gpus,
     *,
-    model: shared.Model = "llama-tiny",
-    prompt: shared.PromptText = None,
-    prompts: shared.Prompts = None,
-    prompt_ids: shared.PromptIds = None,
-    prompt_tokens: shared.PromptTokens = None,
-    context: shared.Context = 0,
-    max_new_tokens: shared.MaxNewTokens = 32,
-    scheme: own.Scheme = "deinfer",
-    kv: own.Kv = "dense",
-    ratio: own.Ratio = None,
-    bits: quantizing.Bits = None,
-    group: quantizing.Group = None,
-    symmetric: quantizing.Symmetric = False,
-    ranks: quantizing.Ranks = None,
-    compensator_bits: quantizing.CompensatorBits = None,
-    unfused: own.Unfused = False,
-    compensators: own.Compensators = "apart",
-    compensator_memory: own.CompensatorMemory = "stored",
-    experts: own.Experts = "tensor",
-    place: own.Place = "contiguous",
-    capacity: own.Capacity = None,
-    routing: RoutingText = None,
-    routing_seed: RoutingSeed = 0,
-    block_size: own.BlockSize = 16,
-    kv_blocks: own.KvBlocks = None,
-    dtype: own.Dtype = None,
-    layers: shared.Layers = None,
-    layers_run: shared.LayersRun = None,
+    options: Asked,
+    how: How,
+    codes: CompensatedOptions,
     micro_batches: Annotated[
         int | None, "groups of prompts, or parts of one, in a pipeline  [default: --pp]", AtLeast(1)
     ] = None,
-    temperature: shared.Temperature = 0.0,
-    top_k: shared.TopK = 0,
-    top_p: shared.TopP = 1.0,
-    seed: shared.Seed = 0,
-    ignore_eos: shared.IgnoreEos = False,
-    logits: shared.LogitsPath = None,
-    checkpoint: shared.Checkpoint = None,
-    every: shared.Every = None,
-    resume: shared.Resume = False,
 ) -> dict[str, Any]:
     """Generate text with a LLaMA, another model (docs/models.md) or a mixture of experts on tensor-parallel GPUs.
 
@@ -91,28 +56,26 @@ def run(
       meshrt run llama --on gpu --model FOLDER --kv lowrank     a decomposed model, as `meshrt compress` writes it
       meshrt run llama3-70b --on gpu --tp 8 --payload none --context 4096 --max-new-tokens 3 --layers-run 2
     """
-    arguments = dict(locals())
-    del arguments["gpus"]
     if gpus.pp * gpus.dp > 1:
-        return {**in_groups(gpus, prompts, arguments, micro_batches), "scheme": scheme, "kv": kv}
+        return {**in_groups(gpus, options, how, codes, micro_batches), "scheme": how.scheme, "kv": how.kv}
     if micro_batches is not None:
         raise UsageError("--micro-batches is for pipelines: give --pp")
-    if prompts is not None:
-        steps, _, reports, count, more = together(gpus, prompts, arguments, Limits())
+    if options.prompts is not None:
+        steps, _, reports, count, more = together(gpus, options, how, codes, Limits())
         return {
-            "requests": reports, "layers": count, "scheme": scheme, "kv": kv, "kv_blocks": steps.cache.pages.blocks,
-            "block_size": block_size, "plans": steps.recorded, **more,
+            "requests": reports, "layers": count, "scheme": how.scheme, "kv": how.kv,
+            "kv_blocks": steps.cache.pages.blocks, "block_size": how.block_size, "plans": steps.recorded, **more,
         }  # fmt: skip
-    text = write(gpus, arguments)
+    text = write(gpus, options, how, codes)
     return {
         **text.report,
         "layers": text.layers,
-        "ttft_seconds": None if context else text.ttft,
+        "ttft_seconds": None if options.context else text.ttft,
         "tpot_seconds": text.tpot,
-        "scheme": scheme,
-        "kv": kv,
+        "scheme": how.scheme,
+        "kv": how.kv,
         "kv_blocks": text.engine.steps.cache.pages.blocks,
-        "block_size": block_size,
+        "block_size": how.block_size,
         "plans": text.engine.steps.recorded,
         **text.more,
     }
@@ -139,9 +102,8 @@ class Text:
         return float(gaps.mean()) if len(gaps) else None
 
 
-def write(gpus: Gpus, arguments: Mapping[str, Any]) -> Text:
-    """Generate what the arguments of `run` ask for; those that are not there have their defaults."""
-    options, how = taken(Asked, arguments), taken(How, arguments)
+def write(gpus: Gpus, options: Asked, how: How, codes: CompensatedOptions) -> Text:
+    """Generate what is asked for."""
     folder = find_model(options.model)
     family = read_family(folder, quantized=True)
     choice = make_choice(options, gpus.payload, family.stop)
@@ -149,11 +111,11 @@ def write(gpus: Gpus, arguments: Mapping[str, Any]) -> Text:
     shared.check_trace(options, gpus.trace_path)
     shared.check_trace(options, gpus.maps_path, "--maps")
     source = open_weights(gpus, folder, family)
-    family = shaped(gpus, quantized_by_shape(gpus, family, how), how.ratio, options.layers)
+    family = shaped(gpus, quantized_by_shape(gpus, family, how, codes), how.ratio, options.layers)
     hold, mixing = hold_of(family, how), mixing_of(gpus, family, how)
     prompt = read_prompt(gpus.control, folder, family.vocabulary, options)
     shared.check_positions(options, gpus.payload, len(prompt), family.max_positions)
-    keep = open_keep(gpus, settings(gpus), family, source, prompt, arguments)
+    keep = open_keep(gpus, settings(gpus), family, source, prompt, values_of(options, how, codes))
     request = Request(0, prompt.ids or (0,) * prompt.context, options.max_new_tokens)
     steps = open_model(
         gpus, family, source, how.scheme, how.kv, [request], dtype=how.dtype, layers_run=how.layers_run,
@@ -173,23 +135,22 @@ def write(gpus: Gpus, arguments: Mapping[str, Any]) -> Text:
 
 
 def in_groups(
-    gpus: Gpus, prompts: str | None, arguments: Mapping[str, Any], micro_batches: int | None
+    gpus: Gpus, options: Asked, how: How, codes: CompensatedOptions, micro_batches: int | None
 ) -> dict[str, Any]:  # fmt: skip
     """Generate on replicas of pipelines: what is told of it."""
-    options, how = taken(Asked, arguments), taken(How, arguments)
     folder = find_model(options.model)
     family = read_family(folder, quantized=True)
     choice = make_choice(options, gpus.payload, family.stop)
     shared.check(options, gpus.payload, len(family.layers))
     source = open_weights(gpus, folder, family)
-    family = shaped(gpus, quantized_by_shape(gpus, family, how), how.ratio, options.layers)
+    family = shaped(gpus, quantized_by_shape(gpus, family, how, codes), how.ratio, options.layers)
     hold = hold_of(family, how)
     check_pipeline(gpus, family, options, how)
-    if prompts is None:
+    if options.prompts is None:
         words = [read_prompt(gpus.control, folder, family.vocabulary, options)]
     else:
         check_several(options)
-        words = read_prompts(gpus.control, folder, family.vocabulary, prompts, options)
+        words = read_prompts(gpus.control, folder, family.vocabulary, options)
     if len(words) < gpus.dp:
         raise UsageError(f"--dp is {gpus.dp}, and there is a prompt for {len(words)}: give more --prompts")
     requests = [Request(at, each.ids, choice.limit, stop=choice.stop) for at, each in enumerate(words)]
@@ -197,7 +158,9 @@ def in_groups(
     answer(pipelines, requests)
     reports = answers(gpus, words, choice, requests)
     figures = {key: value for key, value in reports[0].items() if key not in ("itl_seconds", "preemptions")}
-    told_of = {"requests": reports} if prompts is not None else figures | {"tpot_seconds": reports[0]["itl_seconds"]}
+    told_of = (
+        {"requests": reports} if options.prompts is not None else figures | {"tpot_seconds": reports[0]["itl_seconds"]}
+    )
     run = [stage.model.layers_run for stage in pipelines.stages[0]]
     return {
         **told_of,

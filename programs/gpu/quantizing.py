@@ -10,17 +10,16 @@ from meshrt.models.quantize.sizes import bytes_of
 from meshrt.programs import quantizing
 from meshrt.programs.gpu.coded import Hold
 from meshrt.programs.gpu.options import How
+from meshrt.programs.quantizing import CompensatedOptions
 
 
-def quantized_by_shape(gpus: Gpus, family: Family, how: How) -> Family:
+def quantized_by_shape(gpus: Gpus, family: Family, how: How, codes: CompensatedOptions) -> Family:
     """The model with all matrices of its layers in --bits, and compensators of --ranks. UsageError, ModelError."""
-    if how.bits is not None and how.ratio is not None:
+    if codes.bits is not None and how.ratio is not None:
         raise UsageError(
             "--bits quantizes whole matrices, and --ratio puts factors in their place: leave --ratio away, or --bits"
         )
-    config = quantizing.quantized_by_shape(
-        family.config, gpus.payload, how.bits, how.group, how.symmetric, how.ranks, how.compensator_bits
-    )
+    config = quantizing.quantized_by_shape(family.config, gpus.payload, codes)
     return family if config is family.config else family_of(config)
 
 

@@ -1,6 +1,6 @@
 """Several prompts, of the lines of a file: served together, and what is told of each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.family import read_family
 from meshrt.programs.generation.choice import Choice, make_choice
 from meshrt.programs.generation.generate import said
-from meshrt.programs.generation.options import Asked, taken
+from meshrt.programs.generation.options import Asked
 from meshrt.programs.generation.prompt import Prompt, Teller
 from meshrt.programs.generation.several import check_several, read_prompts
 from meshrt.programs.gpu.mixing import mixing_of, told_experts
@@ -20,6 +20,7 @@ from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
 from meshrt.programs.gpu.request import Limits, Request
 from meshrt.programs.gpu.serving import serve
 from meshrt.programs.gpu.steps import Steps
+from meshrt.programs.quantizing import CompensatedOptions
 
 
 def times(request: Request) -> dict[str, Any]:
@@ -33,18 +34,17 @@ def times(request: Request) -> dict[str, Any]:
 
 
 def together(
-    gpus: Gpus, file: str, arguments: Mapping[str, Any], limits: Limits
+    gpus: Gpus, options: Asked, how: How, codes: CompensatedOptions, limits: Limits
 ) -> tuple[Steps, list[Request], list[dict[str, Any]], int, dict[str, Any]]:
     """Serve the prompts of a file: the steps, the requests, what became of each, the model's layers, more of it."""
-    options, how = taken(Asked, arguments), taken(How, arguments)
     check_several(options)
     folder = find_model(options.model)
     family = read_family(folder, quantized=True)
     source = open_weights(gpus, folder, family)
-    family = shaped(gpus, quantized_by_shape(gpus, family, how), how.ratio, options.layers)
+    family = shaped(gpus, quantized_by_shape(gpus, family, how, codes), how.ratio, options.layers)
     hold, mixing = hold_of(family, how), mixing_of(gpus, family, how)
     choice = make_choice(options, gpus.payload, family.stop)
-    prompts = read_prompts(gpus.control, folder, family.vocabulary, file, options)
+    prompts = read_prompts(gpus.control, folder, family.vocabulary, options)
     requests = [Request(at, prompt.ids, choice.limit, stop=choice.stop) for at, prompt in enumerate(prompts)]
     steps = open_model(
         gpus, family, source, how.scheme, how.kv, requests, dtype=how.dtype, layers_run=how.layers_run,

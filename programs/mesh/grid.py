@@ -68,8 +68,9 @@ def whole(mesh: Mesh) -> Grid:
     return Grid(1, 1, mesh.width, mesh.height)
 
 
-def parse_grid(text: str, mesh: Mesh) -> Grid:
+def parse_grid(size: str | tuple[int, int], mesh: Mesh) -> Grid:
     """What --expert-grid says. UsageError where it is no grid, or does not divide the mesh."""
+    text = "x".join(map(str, size)) if isinstance(size, tuple) else size
     try:
         columns, rows = map(int, text.lower().split("x"))
     except ValueError:

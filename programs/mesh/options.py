@@ -6,98 +6,83 @@ from meshrt.errors import UsageError
 from meshrt.mesh.collectives.treeplan import MOST_PHASES
 from meshrt.mesh.mesh import Mesh, parse_mesh
 from meshrt.options import AtLeast, AtMost, Shown
+from meshrt.programs.generation.options import Dtype, LayersRun
 from meshrt.programs.mesh.cache import Policy
 from meshrt.programs.mesh.systems import Programs, System
+from meshrt.programs.routing import RoutingSeed, RoutingText
 from meshrt.records import dataclass
 
 DispatchName = Literal["padded", "dense", "multicast", "ring", "crossbar"]
 
-SystemName = Annotated[System, "how it is multiplied and added"]
-Kv = Annotated[Literal["shift", "concat", "roundrobin"], "KV cache policy"]
-Phases = Annotated[int, "K of the K-trees", AtLeast(1), AtMost(MOST_PHASES)]
-DecodePhases = Annotated[
-    int | None, "the same in decode  [default: as in prefill]", AtLeast(1), AtMost(MOST_PHASES)
-]  # fmt: skip
-Allreduces = Annotated[Literal["fused", "published"], "6 or 10 allreduces a layer in decode"]
-HeadGroups = Annotated[
-    int | None, "groups of heads side by side  [default: what leaves least to a core]", AtLeast(1)
-]  # fmt: skip
-Regions = Annotated[int, "meshes that share the layers out, one after the other", AtLeast(1)]
-DecodeMesh = Annotated[
-    str | tuple[int, int] | None, "cores that decode, at the same corner  [default: those of prefill]", Shown("WxH")
-]  # fmt: skip
-DecodeRegions = Annotated[int | None, "regions that decode  [default: as many as prefill has]", AtLeast(1)]
-StepsRun = Annotated[
-    int | None, "of prefill: the same for steps of a product, and of tokens going round; --payload none", AtLeast(1)
-]  # fmt: skip
-LayersOnly = Annotated[bool, "prefill without embedding and head; --payload none"]
-
-AsPublished = Annotated[
-    bool, "the paper's published programs: one head of the model's width, chunks padded, no embedding, no head"
-]
-
-Experts = Annotated[
-    Literal["split", "regions"] | None, "each expert over all cores, or in a region of its own  [default: split]"
-]
-ExpertGrid = Annotated[
-    str | tuple[int, int] | None, "regions of experts  [default: up to one an expert, as divides the mesh]",
-    Shown("CxR"),
-]  # fmt: skip
-Dispatch = Annotated[
-    DispatchName | None,
-    "how a prompt's tokens get to experts; padded and dense: they stay  [default: padded; with regions ring]",
-]
-Capacity = Annotated[
-    int | None, "tokens of a prompt that an expert takes at a time  [default: its average]", AtLeast(1)
-]  # fmt: skip
-Drop = Annotated[bool, "one pass for all of a prompt: tokens that an expert has no place for are dropped, and counted"]
-Router = Annotated[
-    Literal["whole", "cut"] | None,
-    "the router's table: whole at every line of cores, or cut over columns too, for one more allreduce in decode and a"
-    " product of all cores in prefill  [default: whole]",
-]
-ExpertsRun = Annotated[
-    int | None, "padded, dense: run so many experts of each height, count the last for the others; --payload none",
-    AtLeast(1),
-]  # fmt: skip
-Compensators = Annotated[
-    Literal["fused", "apart"], "of quantized matrices: added to the rows that are rebuilt, or products of their own"
-]
-Activations = Annotated[
-    Literal["row", "block", "none"] | None,
-    "of a quantized model, in 8 bits by token or by what a core has of a group of weights; none: weights are rebuilt"
-    "  [default: the folder's; with experts none]",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class How:
-    """The values of these options, by their names."""
+    """Options that `llama` has on the mesh alone."""
 
-    system: System
-    kv: Policy
-    phases: int
-    decode_phases: int | None
-    allreduces: str
-    head_groups: int | None
-    regions: int
-    decode_mesh: str | None
-    decode_regions: int | None
-    layers_run: int | None
-    steps_run: int | None
-    layers_only: bool
-    as_published: bool
-    experts: str | None
-    expert_grid: str | None
-    dispatch: DispatchName | None
-    capacity: int | None
-    drop: bool
-    router: Literal["whole", "cut"] | None
-    experts_run: int | None
-    routing: str | None
-    routing_seed: int
-    compensators: str
-    activations: Literal["row", "block", "none"] | None
+    system: Annotated[System, "how it is multiplied and added"] = "waferllm"
+    kv: Annotated[Policy, "KV cache policy"] = "shift"
+    dtype: Dtype = None
+    phases: Annotated[int, "K of the K-trees", AtLeast(1), AtMost(MOST_PHASES)] = 2
+    decode_phases: Annotated[
+        int | None, "the same in decode  [default: as in prefill]", AtLeast(1), AtMost(MOST_PHASES)
+    ] = None  # fmt: skip
+    allreduces: Annotated[Literal["fused", "published"], "6 or 10 allreduces a layer in decode"] = "fused"
+    head_groups: Annotated[
+        int | None, "groups of heads side by side  [default: what leaves least to a core]", AtLeast(1)
+    ] = None  # fmt: skip
+    regions: Annotated[int, "meshes that share the layers out, one after the other", AtLeast(1)] = 1
+    decode_mesh: Annotated[
+        str | tuple[int, int] | None, "cores that decode, at the same corner  [default: those of prefill]", Shown("WxH")
+    ] = None  # fmt: skip
+    decode_regions: Annotated[
+        int | None, "regions that decode  [default: as many as prefill has]", AtLeast(1)
+    ] = None  # fmt: skip
+    layers_run: LayersRun = None
+    steps_run: Annotated[
+        int | None, "of prefill: the same for steps of a product, and of tokens going round; --payload none", AtLeast(1)
+    ] = None  # fmt: skip
+    layers_only: Annotated[bool, "prefill without embedding and head; --payload none"] = False
+    as_published: Annotated[
+        bool, "the paper's published programs: one head of the model's width, chunks padded, no embedding, no head"
+    ] = False
+    experts: Annotated[
+        Literal["split", "regions"] | None, "each expert over all cores, or in a region of its own  [default: split]"
+    ] = None
+    expert_grid: Annotated[
+        str | tuple[int, int] | None, "regions of experts  [default: up to one an expert, as divides the mesh]",
+        Shown("CxR"),
+    ] = None  # fmt: skip
+    dispatch: Annotated[
+        DispatchName | None,
+        "how a prompt's tokens get to experts; padded and dense: they stay  [default: padded; with regions ring]",
+    ] = None
+    capacity: Annotated[
+        int | None, "tokens of a prompt that an expert takes at a time  [default: its average]", AtLeast(1)
+    ] = None  # fmt: skip
+    drop: Annotated[
+        bool, "one pass for all of a prompt: tokens that an expert has no place for are dropped, and counted"
+    ] = False
+    router: Annotated[
+        Literal["whole", "cut"] | None,
+        "the router's table: whole at every line of cores, or cut over columns too, for one more allreduce in decode"
+        " and a product of all cores in prefill  [default: whole]",
+    ] = None
+    experts_run: Annotated[
+        int | None,
+        "padded, dense: run so many experts of each height, count the last for the others; --payload none",
+        AtLeast(1),
+    ] = None
+    routing: RoutingText = None
+    routing_seed: RoutingSeed = 0
+    compensators: Annotated[
+        Literal["fused", "apart"],
+        "of quantized matrices: added to the rows that are rebuilt, or products of their own",
+    ] = "fused"
+    activations: Annotated[
+        Literal["row", "block", "none"] | None,
+        "of a quantized model, in 8 bits by token or by what a core has of a group of weights; none: weights are"
+        " rebuilt  [default: the folder's; with experts none]",
+    ] = None
 
     @property
     def programs(self) -> Programs:

@@ -13,18 +13,20 @@ from meshrt.models.quantize.head import checked_checkpoint
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.dtypes import DTYPES
 from meshrt.neuron.state import settings
-from meshrt.programs import compressing
+from meshrt.options import grouped, values_of
+from meshrt.programs.compressing import CompressingOptions, compressed_by_shape
 from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.choice import make_choice
 from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
-from meshrt.programs.generation.options import Asked, taken
+from meshrt.programs.generation.options import Asked
 from meshrt.programs.generation.prompt import read_prompt
 from meshrt.programs.generation.several import one_by_one
 from meshrt.programs.neuron.engine import NeuronEngine
 from meshrt.programs.neuron.model import place_model
 from meshrt.programs.neuron.padding import padded
-from meshrt.programs.quantizing import Bits, Group, Symmetric, quantized_by_shape
+from meshrt.programs.quantizing import QuantizingOptions, quantized_by_shape
+from meshrt.records import dataclass
 from meshrt.several import Runs
 
 MACHINE = "neuron"
@@ -32,34 +34,18 @@ MESH = (1, 1)
 ABLE = {*DENSE} - {"norms of all heads together", "clip_qkv"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """Options that `llama` has on NeuronCores alone."""
+
+    dtype: shared.Dtype = None
+    stored: Annotated[bool, "matrices of the MLP lie as in a checkpoint; each pass transposes them"] = False
+
+
+@grouped
 @np.errstate(all="ignore")  # of numbers that are none: the choice of a token says so
 def run(
-    cores: Cores,
-    *,
-    model: shared.Model = "llama-tiny",
-    prompt: shared.PromptText = None,
-    prompts: shared.Prompts = None,
-    prompt_ids: shared.PromptIds = None,
-    prompt_tokens: shared.PromptTokens = None,
-    context: shared.Context = 0,
-    max_new_tokens: shared.MaxNewTokens = 32,
-    dtype: shared.Dtype = None,
-    layers: shared.Layers = None,
-    ratio: compressing.Ratio = None,
-    block: compressing.Block = None,
-    bits: Bits = None,
-    group: Group = None,
-    symmetric: Symmetric = False,
-    stored: Annotated[bool, "matrices of the MLP lie as in a checkpoint; each pass transposes them"] = False,
-    temperature: shared.Temperature = 0.0,
-    top_k: shared.TopK = 0,
-    top_p: shared.TopP = 1.0,
-    seed: shared.Seed = 0,
-    ignore_eos: shared.IgnoreEos = False,
-    logits: shared.LogitsPath = None,
-    checkpoint: shared.Checkpoint = None,
-    every: shared.Every = None,
-    resume: shared.Resume = False,
+    cores: Cores, *, options: Asked, how: How, compressed: CompressingOptions, codes: QuantizingOptions
 ) -> dict[str, Any] | Runs:
     """Generate text with a LLaMA or another dense model (docs/models.md), also a compressed one, on NeuronCores.
 
@@ -76,34 +62,33 @@ def run(
       meshrt run llama3.2-1b --on neuron --payload none --prompt-tokens 1024 \\
         --max-new-tokens 2 --ratio 0.2               by shape, as if compressed
     """
-    arguments = dict(locals())
-    del arguments["cores"]
-    options = taken(Asked, arguments)
-    folder = find_model(model)
+    arguments = values_of(options, how, compressed, codes)
+    folder = find_model(options.model)
     config = read_config(folder, quantized=True)
     check_plain(family_of(config), folder, "a NeuronCore", ABLE)
     choice = make_choice(options, cores.payload, config.eos_token_ids)
     shared.check(options, cores.payload, config.layers)
     shared.check_trace(options, cores.trace_path)
     shared.check_trace(options, cores.maps_path, "--maps")
-    if prompts is not None:
+    if options.prompts is not None:
         kept = "--trace" if cores.trace_path else "--maps" if cores.maps_path else None
         positions = config.max_positions
-        return one_by_one(cores.control, cores.payload, folder, config.vocab_size, positions, prompts, options, kept)
-    config = compressing.compressed_by_shape(config, cores.payload, ratio, block)
-    config = quantized_by_shape(config, cores.payload, bits, group, symmetric, None, None)
-    if stored and config.quantized:
+        return one_by_one(cores.control, cores.payload, folder, config.vocab_size, positions, options, kept)
+    config = compressed_by_shape(config, cores.payload, compressed)
+    config = quantized_by_shape(config, cores.payload, codes)
+    if how.stored and config.quantized:
         raise UsageError("--stored is of matrices as numbers, or of their factors, and this model's are in codes")
-    config = config if layers is None else replace(config, layers=layers)
+    config = config if options.layers is None else replace(config, layers=options.layers)
     source = checked_checkpoint(folder, config) if cores.payload else None
     words = read_prompt(cores.control, folder, config.vocab_size, options)
     shared.check_positions(options, cores.payload, len(words), config.max_positions)
     keep = open_keep(cores, settings(cores), config, source, words, arguments)
-    kind = DTYPES[dtype or config.dtype or "float32"]
+    kind = DTYPES[how.dtype or config.dtype or "float32"]
     own_heads = config.heads
     config, weights = padded(config, source, cores.count)
-    engine = NeuronEngine(cores, config, place_model(cores, config, weights, kind, len(words) + max_new_tokens, stored))
-    generation = generate(cores, engine, words, choice, keep, logits is not None)
+    positions = len(words) + options.max_new_tokens
+    engine = NeuronEngine(cores, config, place_model(cores, config, weights, kind, positions, how.stored))
+    generation = generate(cores, engine, words, choice, keep, options.logits is not None)
     write_logits(cores.control, options, generation)
     decoded = engine.seconds("decode")
     multiplied = sum(1 for form in config.quantized.values() if form.rank)  # matrices

@@ -250,28 +250,43 @@ def test_zero_and_infinity_stay_where_they_mean_something() -> None:
 
 
 def test_a_phase_is_named_and_has_tokens_on_every_machine() -> None:
-    """What has one name is added up or told apart, by machine, and never half of it is given for all."""
+    """What has one name is added up, where the first of it was."""
 
     def twice(machine: Any) -> dict[str, Any]:
-        for _ in range(2):
-            with machine.phase("a", tokens=3):
+        for name in ("a", "b", "a"):
+            with machine.phase(name, tokens=3):
                 pass
-        with machine.phase("b"):
-            pass
         return {}
 
     for on in ("mesh", "neuron", "gpu", "arm"):
         report = meshrt.run(twice, on=on, size=(1, 1) if on == "mesh" else 1)
-        if on in ("mesh", "neuron"):
-            assert report.phases == ["a", "a", "b"] and [one.get("tokens") for one in report.data["phases"]][:2] == [
-                3,
-                3,
-            ]
-            with pytest.raises(KeyError, match="2 phases have the name 'a': give each its own"):
-                report.phase("a")
-        else:
-            assert report.phases == ["a", "b"] and report.phase("a", "tokens") == 6
-        assert report.phase("b")["name"] == "b"
+        assert report.phases == ["a", "b"] and report.phase("b")["name"] == "b"
+        assert (report.phase("a", "tokens"), report.phase("b", "tokens")) == (6, 3)
+
+
+def test_phases_of_one_name_are_the_sum_of_what_they_would_be_by_themselves() -> None:
+    """Counts and times add up; what is the most of something is that of one of them."""
+
+    def works(block: Any, names: tuple[str, str]) -> dict[str, Any]:
+        for name, nbytes in zip(names, (40, 1000), strict=True):
+            with block.phase(name), block.memory.hold("held", nbytes):
+                block.work(nbytes)
+        return {}
+
+    def one(block: Any) -> dict[str, Any]:
+        return works(block, ("a", "a"))
+
+    def two(block: Any) -> dict[str, Any]:
+        return works(block, ("a", "b"))
+
+    both, apart = meshrt.run(one, size=(3, 2)), meshrt.run(two, size=(3, 2))
+    assert both.measured == apart.measured and both.phases == ["a"] and apart.phases == ["a", "b"]
+    assert [phase["name"] for phase in both.data["host"]["phases"]] == ["a"]
+    small, large = apart.phase("a"), apart.phase("b")
+    for path in ("critical_path.cycles", "critical_path.seconds", "macs"):
+        assert 0 < both.phase("a", path) == pytest.approx(apart.phase("a", path) + apart.phase("b", path))
+    most = [part["memory_bytes"]["max"] for part in (both.phase("a"), small, large)]
+    assert most[0] == most[2] > most[1] > 0
 
 
 def test_a_report_in_one_line_and_in_html_has_no_more_than_its_table() -> None:

@@ -20,6 +20,7 @@ from runs import new_block, run_on_arm, run_on_cores
 
 from meshrt import fields, kinds
 from meshrt.emulate import emulate
+from meshrt.machine import machines
 from meshrt.mesh.collectives.allreduce import allreduce, pattern
 from meshrt.mesh.repeat import repeated
 from meshrt.models.catalogue import find_model
@@ -166,8 +167,9 @@ def test_layers_that_stand_for_others_are_marked_in_their_phases(
     valid(report)
     complete(report)
     scaled = {
-        path for path, row in kinds.MACHINES["mesh"].items() if row.scaled and "wafer" not in path and path != "rebuilt"
-    }
+        path for path, row in kinds.fields_of("mesh").items()
+        if row.scaled and "wafer" not in path and path != "rebuilt"
+    }  # fmt: skip
     want = {f"{stem}.{path}" for path in scaled for stem in
             ("measured", "phases.prefill", "phases.re-placement", "phases.decode")}  # fmt: skip
     want |= {f"{stem}.rebuilt" for stem in ("measured", "phases.prefill", "phases.decode") if bits is not None}
@@ -219,7 +221,7 @@ def test_what_a_sample_multiplies_is_what_the_table_says(comm: Any) -> None:
         if path == "out_of_order.packets":  # no two of them meet here
             assert (one, three) == (0, 0)
         else:
-            assert (one != three) == kinds.MACHINES["mesh"][path].scaled, path
+            assert (one != three) == kinds.fields_of("mesh")[path].scaled, path
 
 
 # ---- printed
@@ -249,7 +251,7 @@ def test_printed_tables_mark_what_was_not_counted(capsys: pytest.CaptureFixture[
     assert "\nvirtual time *" in rows and "\nmemory traffic '" in rows and "\nreduce_sum, sent by a GPU  " in rows
 
 
-@pytest.mark.parametrize("machine", kinds.MACHINES)
+@pytest.mark.parametrize("machine", machines())
 def test_inner_quantities_are_printed_if_they_are_asked_for(machine: str, tmp_path: Path) -> None:
     """As docs/start.md says: of the result and of the table; as JSON and CSV all is there in any case."""
     line = ["run", "llama-tiny", "--on", machine, "--layers", "1", "--max-new-tokens", "2", "--ignore-eos"]
@@ -260,7 +262,7 @@ def test_inner_quantities_are_printed_if_they_are_asked_for(machine: str, tmp_pa
         way: {re.split(r"  +|: | [|'*^~]", line.removeprefix("| "))[0] for line in out.splitlines()}
         for way, (_, out, _) in told.items()
     }
-    fields = {row.row for row in kinds.MACHINES[machine].values() if row.inner} | {"smmla", "fmla", "fmla_8h"}  # of *
+    fields = {row.row for row in kinds.fields_of(machine).values() if row.inner} | {"smmla", "fmla", "fmla_8h"}  # of *
     more = {name for name in names["all"] - names["plain"] if name in inner() or name.split(" of ")[0] in fields}
     assert "layers" in more and bool({name.split(" of ")[0] for name in more} & fields) == (machine != "mesh")
     assert not more & names["md"]
@@ -271,9 +273,9 @@ def test_inner_quantities_are_printed_if_they_are_asked_for(machine: str, tmp_pa
 # ---- explained
 
 
-@pytest.mark.parametrize("machine", kinds.MACHINES)
+@pytest.mark.parametrize("machine", machines())
 def test_every_field_is_explained(machine: str, run_explain: Callable[[str], str]) -> None:
-    for path, row in kinds.MACHINES[machine].items():
+    for path, row in kinds.fields_of(machine).items():
         for asked in (path, f"measured.{path}", f"phases.some phase.{path}"):
             told = run_explain(asked.replace("*", "tensor"))
             assert f"{path} ({machine}): {row.says}\n  unit: {row.unit}\n  kind: {row.kind}" in told

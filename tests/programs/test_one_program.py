@@ -44,14 +44,6 @@ def test_a_word_is_the_same_option_on_every_machine(name: str) -> None:
     assert all(other == first for other in others)
 
 
-def test_what_is_not_asked_for_is_what_the_options_have() -> None:
-    """`lowrank` has not all of them: then these defaults hold."""
-    options = options_of("gpu")
-    assert {one.name: one.default for one in fields(Asked) if one.name != "model"} == {
-        one.name: options[one.name].default for one in fields(Asked) if one.name != "model"
-    }
-
-
 @pytest.mark.mpi(ranks=[1, 2])
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ stage each, by one more route, to all of the next segment. Segments of one core 
     from core 4:        3 <- 4 -> 5, then 5 -> 6, 7, 8 and 3 -> 2, 1, 0: two stages
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 
@@ -17,6 +17,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.wires import fabric, software
+from meshrt.mesh.wires.lines import marked
 from meshrt.mesh.wires.routes import Route
 from meshrt.mesh.wires.tables import Channel, installed
 from meshrt.records import dataclass
@@ -124,7 +125,7 @@ def start(block: Block, spread: Spread, source: int, tiles: np.ndarray, out: np.
         if 0 <= at < target_lines.shape[1]:
             target_lines[:, at] = source_lines[:, at]
     if spread.near is not None:
-        begun.flights.append(fabric.send(block, spread.near, tiles, out, positions=_marks(spread.n, [source])))
+        begun.flights.append(fabric.send(block, spread.near, tiles, out, positions=marked(spread.n, [source])))
     return begun
 
 
@@ -137,7 +138,7 @@ def relay(block: Block, begun: Broadcast) -> None:
         arriving, segment = near, spread.segment(source)
         while 0 <= segment + step <= last:
             end = spread.end(segment, step)
-            relays = _marks(spread.n, [end])
+            relays = marked(spread.n, [end])
             if end != source:
                 for flight in arriving:
                     fabric.receive_at(block, channel, flight, relays)
@@ -178,7 +179,7 @@ def start_allgather(block: Block, spread: Spread, tiles: np.ndarray, out: np.nda
         for number in numbers:
             sources = {at: low + number for at, (low, high) in enumerate(pairwise(bounds)) if low + number < high}
             packet = tiles.copy()
-            flight = fabric.send(block, spread.near, tiles, packet, positions=_marks(n, sources.values()))
+            flight = fabric.send(block, spread.near, tiles, packet, positions=marked(n, sources.values()))
             _keep(block, spread, line_tiles, packet, sources)
             flights.append(fabric.Flight(line_tiles, flight.arrivals))
             last[1, number] = last[-1, number] = flights[-1]
@@ -193,23 +194,17 @@ def start_allgather(block: Block, spread: Spread, tiles: np.ndarray, out: np.nda
                 ends = {spread.end(segment - step, step): source for segment, source in sources.items()}
                 if not ends:
                     continue
-                relays = _marks(n, (end for end, source in ends.items() if end != source))
+                relays = marked(n, (end for end, source in ends.items() if end != source))
                 if (step, number) in last:
                     fabric.receive_at(block, channel, last[step, number], relays)
                 software.stage(block, channel, 0, relays)
                 packet = tiles.copy()
                 _load(block, spread, line_tiles, packet, ends)
-                flight = fabric.send(block, channel, packet, packet, positions=_marks(n, ends))
+                flight = fabric.send(block, channel, packet, packet, positions=marked(n, ends))
                 _keep(block, spread, line_tiles, packet, sources)
                 flights.append(fabric.Flight(line_tiles, flight.arrivals))
                 last[step, number] = flights[-1]
     return fabric.Flight(line_tiles, [arrival for flight in flights for arrival in flight.arrivals])
-
-
-def _marks(n: int, cores: Iterable[int]) -> np.ndarray:
-    marks = np.zeros(n, bool)
-    marks[list(cores)] = True
-    return marks
 
 
 def _load(block: Block, spread: Spread, line_tiles: np.ndarray, packet: np.ndarray, sources: dict[int, int]) -> None:

@@ -5,7 +5,7 @@ streamed: a core passes on each word as it has combined it, and so does the root
 word. Others, such as the merge of softmax parts, take a tile when all of it is in.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import field, replace
 from math import prod
@@ -16,6 +16,7 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import treeplan
 from meshrt.mesh.wires import fabric, software
+from meshrt.mesh.wires.lines import marked
 from meshrt.mesh.wires.planning import check_chosen
 from meshrt.mesh.wires.tables import Channel, check_installed, installed
 from meshrt.records import dataclass
@@ -61,18 +62,12 @@ def installed_tree(block: Block, axis: str, tree: treeplan.TreeRoutes, stored: b
             channel = stack.enter_context(installed(block.tables, axis, level.routes))
             stops = {route.source: route.stops[0] for route in level.routes}
             for senders in level.steps:
-                steps.append((channel, _marks(n, senders), _marks(n, (stops[core] for core in senders))))
+                steps.append((channel, marked(n, senders), marked(n, (stops[core] for core in senders))))
             if stored:
-                stores[len(steps) - 1] = _marks(n, set(stops.values()) - set(stops))
+                stores[len(steps) - 1] = marked(n, set(stops.values()) - set(stops))
         spread = stack.enter_context(installed(block.tables, axis, tree.spread))
-        adders = _marks(n, (int(core) for _, _, receivers in steps for core in np.flatnonzero(receivers)))
+        adders = marked(n, (int(core) for _, _, receivers in steps for core in np.flatnonzero(receivers)))
         yield Tree(axis, tree.root, tree.groups, tuple(steps), adders, spread, stores=stores)
-
-
-def _marks(n: int, cores: Iterable[int]) -> np.ndarray:
-    marks = np.zeros(n, bool)
-    marks[list(cores)] = True
-    return marks
 
 
 def reduce(block: Block, tree: Tree, tiles: np.ndarray, combine: Combine = np.add) -> np.ndarray:

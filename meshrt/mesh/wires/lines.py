@@ -1,6 +1,6 @@
 """How the arrays of a block look as lines of cores, and positions along those lines."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -11,6 +11,13 @@ from meshrt.records import dataclass
 Index = slice | np.ndarray
 
 ROOM = 4096  # positions that are kept one by one: for more they would take more memory than what they are positions of
+
+
+def marked(n: int, cores: Iterable[int]) -> np.ndarray:
+    """bool [n]: these cores of a line of n."""
+    marks = np.zeros(n, bool)
+    marks[list(cores)] = True
+    return marks
 
 
 @dataclass(frozen=True, eq=False)
