@@ -42,7 +42,7 @@ class Store:
                 if name not in options or (options[name].choices and value not in (*options[name].choices, None)):
                     raise UsageError(f"{job.program} has no option {name.replace('_', '-')} with the choice {value}")
 
-    def run(self, comm: Any, console: Console, label: str) -> None:
+    def run(self, comm: Any, console: Console, what: str) -> None:
         """Run what was asked for, shared out to the ranks, and write it down: rank 0's share as it goes along."""
         self.check()
         keys, jobs = list(self.pending), list(self.pending.values())
@@ -52,7 +52,7 @@ class Store:
                 self.outcomes[keys[number]] = outcome
                 self.write()
 
-        self.outcomes |= dict(zip(keys, sweep(comm, jobs, console, label, keep), strict=True))
+        self.outcomes |= dict(zip(keys, sweep(comm, jobs, console, what, keep), strict=True))
         self.pending.clear()
         if keys and comm.rank == 0:
             self.write()

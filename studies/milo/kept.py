@@ -43,21 +43,21 @@ class Kept:
         from threadpoolctl import threadpool_limits
 
         wanted = self.missing(recipes)
-        mine, outcomes = wanted[comm.rank :: comm.size], {}
+        mine, found = wanted[comm.rank :: comm.size], {}
         with threadpool_limits(1, "blas"):
             for done, recipe in enumerate(mine, 1):
-                outcomes[self.key(recipe)] = measure(recipe, self.stories)
+                found[self.key(recipe)] = measure(recipe, self.stories)
                 if comm.rank == 0:
-                    self._write(self.found | outcomes)
+                    self._write(self.found | found)
                 console.progress("models quantized", done, len(mine))
         console.clear()
-        for part in comm.allgather(outcomes):
+        for part in comm.allgather(found):
             self.found |= part
         if wanted and comm.rank == 0:
             self._write(self.found)
 
-    def _write(self, outcomes: dict[str, Measured]) -> None:
-        write_runs(self.path, self.code, {key: asdict(outcome) for key, outcome in outcomes.items()})
+    def _write(self, found: dict[str, Measured]) -> None:
+        write_runs(self.path, self.code, {key: asdict(one) for key, one in found.items()})
 
 
 def open_kept(path: str | None, stories: int) -> Kept:
