@@ -31,10 +31,10 @@ class Batch:
     restarts: int = 0  # of a run that is lost, from its checkpoint
 
     def __post_init__(self) -> None:
-        for what in ("ranks", "nodes", "ranks_per_node", "cores_per_node", "memory", "time"):
-            value = getattr(self, what)
+        for option in ("ranks", "nodes", "ranks_per_node", "cores_per_node", "memory", "time"):
+            value = getattr(self, option)
             if value is not None and value < 1:
-                raise UsageError(f"{what.replace('_', ' ')}: {value} is too few, give at least 1")
+                raise UsageError(f"{option.replace('_', ' ')}: {value} is too few, give at least 1")
         if not self.runs:
             raise UsageError("no run to submit")
         if self.restarts:
@@ -42,8 +42,8 @@ class Batch:
                 restarts.check(Job(self.ranks, run))
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]{0,62}", self.name):
             raise UsageError(f"name {self.name!r}: use up to 63 letters, digits, '.', '_' and '-', a letter first")
-        for what in ("partition", "account", "output"):
-            _check_word(what, getattr(self, what))
+        for option in ("partition", "account", "output"):
+            _check_word(option, getattr(self, option))
         _check_nodes(self)
 
     @property
@@ -65,18 +65,18 @@ class Batch:
         return None
 
 
-def _check_word(what: str, value: str | None) -> None:
+def _check_word(option: str, value: str | None) -> None:
     """A batch system splits its directives at spaces and at quotes in ways of its own, so there are none."""
     if value is not None and not re.fullmatch(r"[A-Za-z0-9_./%^+,:@=-]+", value):
-        raise UsageError(f"{what} {value!r}: use letters, digits and _ . / % ^ + , : @ = - only")
+        raise UsageError(f"{option} {value!r}: use letters, digits and _ . / % ^ + , : @ = - only")
 
 
 def _check_nodes(batch: Batch) -> None:
     spread = batch.on_nodes
     if spread is None:
-        for what in ("memory", "cores_per_node"):
-            if getattr(batch, what) is not None:
-                raise UsageError(f"--{what.replace('_', '-')} is of a node: give --nodes or --tasks-per-node, too")
+        for option in ("memory", "cores_per_node"):
+            if getattr(batch, option) is not None:
+                raise UsageError(f"--{option.replace('_', '-')} is of a node: give --nodes or --tasks-per-node, too")
         return
     if batch.nodes is not None and batch.nodes > batch.ranks:
         raise UsageError(f"{batch.nodes} nodes for {batch.ranks} ranks: each node needs one, give at most that many")
@@ -94,8 +94,8 @@ def _check_nodes(batch: Batch) -> None:
 
 def parse_time(text: str) -> int:
     """Seconds of "90" (minutes) or "1:30:00". Raises UsageError."""
-    if found := re.fullmatch(r"(\d{1,5}):([0-5]\d):([0-5]\d)", text):
-        hours, minutes, seconds = map(int, found.groups())
+    if match := re.fullmatch(r"(\d{1,5}):([0-5]\d):([0-5]\d)", text):
+        hours, minutes, seconds = map(int, match.groups())
     elif re.fullmatch(r"\d{1,6}", text):
         hours, minutes, seconds = 0, int(text), 0
     else:
@@ -110,6 +110,6 @@ def clock_time(seconds: int) -> str:
 
 def parse_memory(text: str) -> int:
     """MiB of "500M" or "4G". Raises UsageError."""
-    if not (found := re.fullmatch(r"(\d{1,9})([MG])", text)):
+    if not (match := re.fullmatch(r"(\d{1,9})([MG])", text)):
         raise UsageError(f"memory {text!r}: give M or G, such as 500M or 4G")
-    return int(found[1]) * {"M": 1, "G": 1024}[found[2]]
+    return int(match[1]) * {"M": 1, "G": 1024}[match[2]]

@@ -121,8 +121,9 @@ def rows(figures: list[Figure]) -> list[tuple[str, tuple[float, str], tuple[floa
     """Each figure's work, number and target, with their texts, baseline, and ratio to it."""
     return [
         (
-            one.work, (one.measured, f"{one.measured:.3g} {one.unit}"), (one.target, f"{one.target:.3g} {one.unit}"),
-            f"{one.baseline}: {one.against:.3g} {one.unit}", one.measured / one.against,
+            figure.work, (figure.measured, f"{figure.measured:.3g} {figure.unit}"),
+            (figure.target, f"{figure.target:.3g} {figure.unit}"),
+            f"{figure.baseline}: {figure.against:.3g} {figure.unit}", figure.measured / figure.against,
         )
-        for one in figures
+        for figure in figures
     ]  # fmt: skip

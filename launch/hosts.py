@@ -41,10 +41,10 @@ def parse_hosts(text: str) -> dict[str, int]:
     hosts: Counter[str] = Counter()
     for entry in entries:
         # A name that begins with a dash would be an option of ssh.
-        found = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:(?::|\s+slots=)([1-9]\d{0,4}))?", entry)
-        if not found:
+        match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:(?::|\s+slots=)([1-9]\d{0,4}))?", entry)
+        if not match:
             raise UsageError(f"host {entry!r}: give a name, or a name and its ranks such as node1:4, or a file of them")
-        hosts[found[1]] += int(found[2] or 1)
+        hosts[match[1]] += int(match[2] or 1)
     if not hosts:
         raise UsageError(f"{text}: no host in it")
     return dict(hosts)
@@ -81,14 +81,14 @@ def environment(mpirun: Mpirun, environ: Mapping[str, str] | None = None) -> dic
 
 def answering(hosts: Mapping[str, int], agent: Sequence[str]) -> dict[str, int]:
     """Those of the hosts that run a command when `agent` asks them to, or are this one."""
-    asked = {name: _asked([*agent, name, "true"]) for name in hosts if not _is_this(name)}
+    processes = {name: _asked([*agent, name, "true"]) for name in hosts if not _is_this(name)}
     end = time.monotonic() + ANSWER
-    while any(process.poll() is None for process in asked.values()) and time.monotonic() < end:
+    while any(process.poll() is None for process in processes.values()) and time.monotonic() < end:
         time.sleep(0.1)
-    for process in asked.values():
+    for process in processes.values():
         process.kill()
         process.wait()
-    return {name: ranks for name, ranks in hosts.items() if name not in asked or asked[name].returncode == 0}
+    return {name: ranks for name, ranks in hosts.items() if name not in processes or processes[name].returncode == 0}
 
 
 def _asked(argv: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -14,12 +14,12 @@ MOST_RUNS = 1000  # Slurm refuses larger arrays unless its MaxArraySize (1001) w
 def parse_axis(text: str) -> tuple[str, tuple[str, ...]]:
     """Turns "m=128,256" into ("m", ("128", "256")). Raises UsageError."""
     name, equals, values = text.partition("=")
-    found = tuple(values.split(","))
-    if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name) or not all(found):
+    choices = tuple(values.split(","))
+    if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name) or not all(choices):
         raise UsageError(f"sweep {text!r}: give a name and its values, such as m=128,256,512")
-    if twice := [value for value, times in Counter(found).items() if times > 1]:
+    if twice := [value for value, times in Counter(choices).items() if times > 1]:
         raise UsageError(f"sweep {text!r}: {twice[0]} is there twice")
-    return name, found
+    return name, choices
 
 
 def expand(arguments: tuple[str, ...], axes: list[tuple[str, tuple[str, ...]]]) -> tuple[tuple[str, ...], ...]:
@@ -53,11 +53,11 @@ def _filled(arguments: tuple[str, ...], values: dict[str, str]) -> tuple[str, ..
     if not values:
         return arguments
     pattern = re.compile("|".join(rf"\{{{name}\}}" for name in values))
-    return tuple(pattern.sub(lambda found: values[found[0][1:-1]], argument) for argument in arguments)
+    return tuple(pattern.sub(lambda match: values[match[0][1:-1]], argument) for argument in arguments)
 
 
 def _json_targets(arguments: tuple[str, ...]) -> set[str]:
     """The files that one run writes its report to."""
     targets = {value for flag, value in pairwise(arguments) if flag == "--json"}
-    targets |= {one.removeprefix("--json=") for one in arguments if one.startswith("--json=")}
+    targets |= {argument.removeprefix("--json=") for argument in arguments if argument.startswith("--json=")}
     return targets - {"-"}

@@ -41,23 +41,23 @@ def replay(comm: Any, events: array[int], wait: Any) -> None:
     """Do again what a rank did."""
     comms, posted = [comm], list[Any]()
     rows = iter(events)
-    for what, at, other, nbytes, tag in zip(rows, rows, rows, rows, rows, strict=True):
-        if what == WAIT:
+    for kind, at, other, nbytes, tag in zip(rows, rows, rows, rows, rows, strict=True):
+        if kind == WAIT:
             wait(posted[other][0])
             posted[other] = None
             continue
         used = comms[at]
-        if what == DUPLICATE:
+        if kind == DUPLICATE:
             comms.append(used.Dup())
             continue
         numbers = bytearray(nbytes)
-        if what == SEND:
+        if kind == SEND:
             request = used.Isend(numbers, other, tag)
-        elif what == RECEIVE:
+        elif kind == RECEIVE:
             request = used.Irecv(numbers, other, tag)
-        elif what == BROADCAST:
+        elif kind == BROADCAST:
             request = used.Ibcast(numbers)
-        elif what == GATHER:
+        elif kind == GATHER:
             gathered = None if used.rank else bytearray(nbytes * used.size)
             posted.append((used.Igather(numbers, gathered), numbers, gathered))
             continue

@@ -28,26 +28,28 @@ def axes(program: str, on: str | None, choices: Sequence[str]) -> Axes:
     """'m=64,128' -> {"m": [64, 128]}, of the options of a program and of its machine. UsageError."""
     name, fixed = named(program)
     loaded = load_program(name, on)
-    known = settings_of(loaded.machine) | {one.name: one for one in loaded.options if one.name not in fixed}
-    found: Axes = {}
+    options = settings_of(loaded.machine) | {
+        option.name: option for option in loaded.options if option.name not in fixed
+    }
+    chosen: Axes = {}
     for text in choices:
         key, equals, values = text.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not values:
             raise UsageError(f"--set {text!r}: give an option and its values, such as m=64,128")
-        if key not in known:
-            hint = nearest(key, known, f"it has {', '.join(sorted(known))}")
+        if key not in options:
+            hint = nearest(key, options, f"it has {', '.join(sorted(options))}")
             raise UsageError(f"--set {text!r}: {program} has no option {key!r}: {hint}")
-        if key in found:
+        if key in chosen:
             raise UsageError(f"--set {text!r}: {key} is there twice; give all its values at once")
         parts = values.split(";" if ";" in values else ",")
-        found[key] = [known[key].check(value_of(known[key], part.strip())) for part in parts]
+        chosen[key] = [options[key].check(value_of(options[key], part.strip())) for part in parts]
     runs = 1
-    for all_values in found.values():
+    for all_values in chosen.values():
         runs *= len(all_values)
     if runs > MOST_RUNS:
         raise UsageError(f"{runs} runs: at most {MOST_RUNS} in one sweep; give fewer values")
-    return found
+    return chosen
 
 
 def run(program: str, on: str | None, chosen: Axes, payload: bool, comm: Any) -> list[Report]:
@@ -100,9 +102,9 @@ def draw(path: str, header: Sequence[str], rows: Sequence[Sequence[Any]], option
         lines.setdefault(tuple(row[: options - 1]), []).append(row)
     for panel, at in zip(figure.subplots(1, len(numbers), squeeze=False)[0], numbers, strict=True):
         for names, points in lines.items():
-            there = [point for point in points if point[at] is not None]
-            at_values = [str(point[options - 1]) for point in there]
-            panel.plot(at_values, [point[at] for point in there], "o-", label=", ".join(map(str, names)))
+            drawn = [point for point in points if point[at] is not None]
+            at_values = [str(point[options - 1]) for point in drawn]
+            panel.plot(at_values, [point[at] for point in drawn], "o-", label=", ".join(map(str, names)))
         panel.set_title(header[at])
         panel.set_xlabel(header[options - 1])
         panel.set_ylim(bottom=0)

@@ -45,18 +45,18 @@ def is_setting(path: str) -> bool:
     return path.split(".")[0] in SETTINGS
 
 
-def above(found: Sequence[Difference], share: float) -> list[str]:
+def above(differences: Sequence[Difference], share: float) -> list[str]:
     """Of what was measured, what changed by more than a share of what it was, up or down, a line each."""
     return [
-        f"{one.path} was {shown(one.before)} and is {shown(one.after)}: {percent(one.change)}"
-        for one in found
-        if not is_setting(one.path) and (one.change is None or abs(one.change) > share)
+        f"{diff.path} was {shown(diff.before)} and is {shown(diff.after)}: {percent(diff.change)}"
+        for diff in differences
+        if not is_setting(diff.path) and (diff.change is None or abs(diff.change) > share)
     ]
 
 
-def as_json(found: Sequence[Difference]) -> dict[str, Any]:
+def as_json(differences: Sequence[Difference]) -> dict[str, Any]:
     """Settings and numbers apart; a change from nothing has no number that JSON knows."""
-    rows = [asdict(one) | ({"change": None} if one.change in (inf, -inf) else {}) for one in found]
+    rows = [asdict(diff) | ({"change": None} if diff.change in (inf, -inf) else {}) for diff in differences]
     return {
         "settings": [row for row in rows if is_setting(row["path"])],
         "results": [row for row in rows if not is_setting(row["path"])],
@@ -71,14 +71,14 @@ def percent(change: float | None) -> str:
 
 
 def _change(before: Any, after: Any) -> float | None:
-    if not all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in (before, after)):
+    if not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (before, after)):
         return None
     return (after - before) / abs(before) if before else inf if after > 0 else -inf
 
 
 def _differ(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> bool:
-    there = path in old, path in new
-    return there != (True, True) or type(old[path]) is bool is not type(new[path]) or old[path] != new[path]
+    present = path in old, path in new
+    return present != (True, True) or type(old[path]) is bool is not type(new[path]) or old[path] != new[path]
 
 
 def _leaves(part: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -60,7 +60,7 @@ def _sent(folder: Path, ranks: int) -> tuple[int, int]:
     for rank in range(ranks):
         events = array("q")
         events.frombytes((folder / str(rank)).read_bytes())
-        sizes = [size for what, size in zip(events[::FIELDS], events[3::FIELDS], strict=True) if what == SEND]
+        sizes = [size for kind, size in zip(events[::FIELDS], events[3::FIELDS], strict=True) if kind == SEND]
         messages, nbytes = messages + len(sizes), nbytes + sum(sizes)
     return messages, nbytes
 
@@ -73,12 +73,12 @@ def print_floor(floor: Floor, form: str = "table") -> None:
     inside = floor.run_seconds / floor.bare_seconds
     of_processors = floor.job_cpu_seconds / floor.bare_job_cpu_seconds
     rows = [
-        [name, *(Cell(one, f"{one:.2f}") for one in numbers)]
+        [name, *(Cell(number, f"{number:.2f}") for number in numbers)]
         for name, *numbers in (
             ("the job", floor.job_seconds, floor.bare_job_seconds, floor.ratio),
             ("without its start", floor.run_seconds, floor.bare_seconds, inside),
             ("the job, processors", floor.job_cpu_seconds, floor.bare_job_cpu_seconds, of_processors),
         )
     ]
-    what = f"{' '.join(floor.arguments)}: {floor.ranks} ranks, {floor.messages:,} messages, {floor.bytes:,} bytes"
-    put([what, Grid(("", "seconds", "bare mpi4py", "ratio"), rows)], form)
+    caption = f"{' '.join(floor.arguments)}: {floor.ranks} ranks, {floor.messages:,} messages, {floor.bytes:,} bytes"
+    put([caption, Grid(("", "seconds", "bare mpi4py", "ratio"), rows)], form)

@@ -40,7 +40,7 @@ class Grid:
 
 def put(parts: Iterable[str | Grid], form: str = "table") -> None:
     """Print texts and tables in the order in which they come; JSON, which is one list of all rows, at the end."""
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     before: str | Grid | None = None
     for part in parts:
         if isinstance(part, str) and form in ("csv", "json"):
@@ -61,9 +61,9 @@ def put(parts: Iterable[str | Grid], form: str = "table") -> None:
             print(text.getvalue(), end="")
         else:
             header, rows = _plain(part)
-            found += [dict(zip(header, row, strict=True)) for row in rows]
+            records += [dict(zip(header, row, strict=True)) for row in rows]
     if form == "json":
-        print(json.dumps(found, indent=1))
+        print(json.dumps(records, indent=1))
 
 
 def print_grid(header: Sequence[str], rows: Sequence[Sequence[Any]], form: str = "table") -> None:

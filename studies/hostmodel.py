@@ -87,8 +87,8 @@ def measure(
     timed: Callable[[int, tuple[str, ...]], Timing], fitted: Sequence[Size] = FITTED, held: Sequence[Size] = HELD
 ) -> Model:
     """Run all sizes, find prices on the first ones."""
-    found, tried = (tuple(_run(timed, size) for size in sizes) for sizes in (fitted, held))
-    return Model(fit(found), found, tried)
+    fit_runs, tried = (tuple(_run(timed, size) for size in sizes) for sizes in (fitted, held))
+    return Model(fit(fit_runs), fit_runs, tried)
 
 
 def _run(timed: Callable[[int, tuple[str, ...]], Timing], size: Size) -> Run:
@@ -203,10 +203,11 @@ def said(model: Model, network: Network, nodes: Sequence[int] = NODES) -> Iterat
     brought = []
     for name, size in WORKS.items():
         for count in nodes:
-            one = projected(model.prices, size, count, network)
+            projection = projected(model.prices, size, count, network)
             brought.append((
-                name, count, one.ranks, Cell(one.seconds, f"{one.seconds:.3g}"),
-                Cell(one.alone / one.seconds, f"{one.alone / one.seconds:.0f}"), Cell(one.share, f"{one.share:.0%}"),
+                name, count, projection.ranks, Cell(projection.seconds, f"{projection.seconds:.3g}"),
+                Cell(projection.alone / projection.seconds, f"{projection.alone / projection.seconds:.0f}"),
+                Cell(projection.share, f"{projection.share:.0%}"),
             ))  # fmt: skip
     yield Grid(("work", "nodes", "ranks", "seconds", "times one processor", "messages"), brought)
     runs = 3600 / projected(model.prices, WAFER, 1, Network(1)).alone * network.processors

@@ -135,7 +135,12 @@ def print_shares(seconds: Mapping[str, float], form: str = "table") -> None:
     """Seconds and shares, one kind a line."""
     total = sum(seconds.values()) or 1.0
     rows = [
-        (name, Cell(one := seconds[name], f"{one:.2f} s"), Cell(one / total, f"{one / total:.1%}"), MEANINGS[name])
+        (
+            name,
+            Cell(spent := seconds[name], f"{spent:.2f} s"),
+            Cell(spent / total, f"{spent / total:.1%}"),
+            MEANINGS[name],
+        )
         for name in KINDS
     ]
     put([Grid(("kind", "seconds", "share", "what"), rows)], form)

@@ -129,14 +129,14 @@ def read_maps(path: str) -> RunMaps:
         raise UsageError(f"{file} is no file that `meshrt run --maps {file}` wrote: {error}") from error
 
 
-def picture(maps: RunMaps, what: str, part: str = "total", site: str | None = None) -> Picture:
+def picture(maps: RunMaps, quantity: str, part: str = "total", site: str | None = None) -> Picture:
     """UsageError as `RunMaps.array`."""
-    if what in PAIRS:
-        return _pairs(maps, what, part, site)
-    name = WHAT[what]
-    if what not in there(maps, part):
+    if quantity in PAIRS:
+        return _pairs(maps, quantity, part, site)
+    name = WHAT[quantity]
+    if quantity not in there(maps, part):
         has = ", ".join(there(maps, part))
-        raise UsageError(f"no {what} by {maps.one} in {_where(part, None)}: there are {has}")
+        raise UsageError(f"no {quantity} by {maps.one} in {_where(part, None)}: there are {has}")
     values = maps.array(part, name, site)
     facts = maps.about["maps"][name]
     says = facts["says"]
@@ -144,7 +144,7 @@ def picture(maps: RunMaps, what: str, part: str = "total", site: str | None = No
         values, says = values.max(axis=0), f"{says} out of a core, the busiest of them"
     limit = maps.about["limits"].get(name)
     unit = "" if facts["unit"] == "1" else facts["unit"]
-    title = f"{what}, {_where(part, site)}: {unit} {says}".replace(":  ", ": ")
+    title = f"{quantity}, {_where(part, site)}: {unit} {says}".replace(":  ", ": ")
     return Picture(title, unit, values, limit, one=maps.one)
 
 
@@ -153,20 +153,20 @@ def there(maps: RunMaps, part: str = "total") -> list[str]:
     prefix = f"{part}/"
     if part not in maps.about["parts"]:
         maps.array(part, "")
-    return [what for what in SHOWN if prefix + WHAT.get(what, what) in maps.arrays]
+    return [quantity for quantity in SHOWN if prefix + WHAT.get(quantity, quantity) in maps.arrays]
 
 
 def _where(part: str, site: str | None) -> str:
     return ("the whole run" if part == "total" else part) + ("" if site is None else f", {site}")
 
 
-def _pairs(maps: RunMaps, what: str, part: str, site: str | None) -> Picture:
+def _pairs(maps: RunMaps, quantity: str, part: str, site: str | None) -> Picture:
     """UsageError, also for a file of a version that kept no pairs."""
     if "one" in maps.about:
-        raise UsageError(f"no {what}: who sent to whom is kept on the mesh; there are {', '.join(there(maps))}")
+        raise UsageError(f"no {quantity}: who sent to whom is kept on the mesh; there are {', '.join(there(maps))}")
     if "pairs" not in maps.about:
         raise UsageError("these maps were written by a version that did not keep who sent to whom: run it once more")
-    senders, receivers, nbytes, _ = maps.array(part, what, site).T
+    senders, receivers, nbytes, _ = maps.array(part, quantity, site).T
     places = maps.about["pairs"]["sites"][site or maps.about["sites"][0]]
     count = places["columns"] * places["rows"]
     each = Each(-(-count // MOST), places["columns"], places["side"])
@@ -174,5 +174,5 @@ def _pairs(maps: RunMaps, what: str, part: str, site: str | None) -> Picture:
     np.add.at(values, (senders // each.step, receivers // each.step), nbytes)
     cores = each.step * each.side**2
     together = f"; {cores} cores are added up" if cores > 1 else ""
-    title = f"{what}, {_where(part, site)}: {PAIRS[what]}, row by row{together}"
+    title = f"{quantity}, {_where(part, site)}: {PAIRS[quantity]}, row by row{together}"
     return Picture(title, "bytes", values, each=each)

@@ -38,9 +38,9 @@ class Recorded:
     def Iallreduce(self, buffer: Any, total: Any, *op: Any) -> "Posted":
         return self._posted(SUM, buffer, self.comm.Iallreduce(buffer, total, *op))
 
-    def _posted(self, what: int, buffer: Any, request: Any, other: int = 0, tag: int = 0) -> "Posted":
+    def _posted(self, kind: int, buffer: Any, request: Any, other: int = 0, tag: int = 0) -> "Posted":
         nbytes = memoryview(buffer[0] if isinstance(buffer, list) else buffer).nbytes
-        self.events.extend((what, self.number, other, nbytes, tag))
+        self.events.extend((kind, self.number, other, nbytes, tag))
         self.counts[0] += 1
         return Posted(request, self.events, self.counts[0] - 1)
 

@@ -112,7 +112,7 @@ def _sections(run: Shown) -> Iterator[str]:
     roofs = [[row.name, *row.cells] for row in rows(whole, parts)]
     yield f"<h2>Roofline</h2>{_table(['', *(part.name for part in parts)], roofs)}"
     if maps is not None:
-        yield f'<h2>Cores and links</h2><div class="maps">{"".join(_figure(one) for one in _pictures(maps))}</div>'
+        yield f'<h2>Cores and links</h2><div class="maps">{"".join(_figure(drawn) for drawn in _pictures(maps))}</div>'
     yield f"<h2>Result</h2>{_pairs(report['result'])}"
     yield f"<h2>Arguments</h2>{_pairs(report['arguments'])}"
     yield f"<h2>Device</h2>{_pairs(_device(report))}{_sources(report)}"
@@ -219,24 +219,24 @@ def _of_path(key: str, value: Any) -> str:
 def _pictures(maps: RunMaps) -> Iterator[Picture]:
     sites = maps.about["sites"]
     for site in [None] if len(sites) == 1 else sites:
-        for what in there(maps):
-            one = picture(maps, what, "total", site)
-            if one.values.any():
-                yield one
+        for quantity in there(maps):
+            drawn = picture(maps, quantity, "total", site)
+            if drawn.values.any():
+                yield drawn
 
 
-def _figure(one: Picture) -> str:
-    side = -(-max(one.values.shape) // MOST)
-    values = pooled(one.values, side)
+def _figure(drawn: Picture) -> str:
+    side = -(-max(drawn.values.shape) // MOST)
+    values = pooled(drawn.values, side)
     image = base64.b64encode(_png(levels(values))).decode()
     numbers = json.dumps([[round(value, 4) if value % 1 else int(value) for value in row] for row in values.tolist()],
                          separators=(",", ":"))  # fmt: skip
-    each = "" if one.each is None else f' data-each="{[one.each.step, one.each.columns, one.each.side]}"'
-    named = "" if one.one == "core" else f' data-one="{escape(one.one)}"'
+    each = "" if drawn.each is None else f' data-each="{[drawn.each.step, drawn.each.columns, drawn.each.side]}"'
+    named = "" if drawn.one == "core" else f' data-one="{escape(drawn.one)}"'
     return (
-        f'<figure data-side="{side}" data-unit="{escape(one.unit)}"{each}{named}><img alt="{escape(one.title)}"'
+        f'<figure data-side="{side}" data-unit="{escape(drawn.unit)}"{each}{named}><img alt="{escape(drawn.title)}"'
         f' src="data:image/png;base64,{image}"><output></output>'
-        f"<figcaption>{escape(one.title)}. {escape(in_words(one))}</figcaption>"
+        f"<figcaption>{escape(drawn.title)}. {escape(in_words(drawn))}</figcaption>"
         f'<script type="application/json">{numbers}</script></figure>'
     )
 

@@ -100,9 +100,10 @@ def print_savings(savings: list[Saving], form: str = "table") -> None:
     header = ("scheme", "cache", "eager, ms a step", "replayed", "ratio", "bytes kept", "most at once")
     rows = [
         (
-            one.scheme, one.kv, *(Cell(value, f"{value:.2f}") for value in (one.eager_ms, one.static_ms, one.ratio)),
-            one.grown_bytes, one.peak_bytes,
+            saving.scheme, saving.kv,
+            *(Cell(value, f"{value:.2f}") for value in (saving.eager_ms, saving.static_ms, saving.ratio)),
+            saving.grown_bytes, saving.peak_bytes,
         )
-        for one in savings
+        for saving in savings
     ]  # fmt: skip
     put([Grid(header, rows)], form)

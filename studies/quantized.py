@@ -47,12 +47,12 @@ def write(
     test = sequences(held_out[0], HELD_OUT_SEED, held_out[1]) if held_out[0] or held_out[1] else None
     calibrating = [ids[:-1] for ids in sequences(text, seed, stories)] if calibration else None
     gptq = scheme.method == "gptq"
-    known = models.statistics(config, checkpoint, None if gptq else calibrating)
-    chosen, policy = choose(shapes, scheme, ranks, most, known) if ranks else ({}, {})
+    stats = models.statistics(config, checkpoint, None if gptq else calibrating)
+    chosen, policy = choose(shapes, scheme, ranks, most, stats) if ranks else ({}, {})
     if ranks:
         policy |= {"rounds": rounds}
     outcomes = models.quantize(
-        folder, out, scheme, chosen, rounds, known, calibrating if gptq else None,
+        folder, out, scheme, chosen, rounds, stats, calibrating if gptq else None,
         lambda done, total: console.progress("quantizing", done, total),
     )  # fmt: skip
     scores, errors = (None, {}) if test is None else _perplexities(console, folder, out, test)
@@ -60,7 +60,7 @@ def write(
         "recipe": recipe | policy,
         "calibration": None if calibrating is None else {"text": text or f"{stories} stories of seed {seed}"}
         | {"tokens": sum(map(len, calibrating))},
-        **({"expert_tokens": known.frequency} if known.frequency else {}),
+        **({"expert_tokens": stats.frequency} if stats.frequency else {}),
         "matrices": [asdict(outcome) | ({"activation_error": errors.get(outcome.name)} if scheme.activations else {})
                      for outcome in outcomes],
         **sizes(shapes, scheme, chosen),
@@ -87,14 +87,14 @@ def _perplexities(
 
     before_losses, after_losses = of(before, "perplexity before"), of(after, "perplexity after")
     nats, error = difference(before_losses, after_losses)
-    told = {
+    figures = {
         "before": of_losses(before_losses),
         "after": of_losses(after_losses),
         "nats_more": nats,
         "standard_error": error,
         "tokens": sum(tokens for _, tokens in before_losses),
     }
-    return told, {name: (lost / (whole or 1.0)) ** 0.5 for name, (lost, whole) in errors.items()}
+    return figures, {name: (lost / (whole or 1.0)) ** 0.5 for name, (lost, whole) in errors.items()}
 
 
 def print_report(document: dict[str, Any], form: str = "table") -> None:

@@ -34,7 +34,7 @@ class Roof:
 
 def roofs(parts: Sequence[Part]) -> list[Roof]:
     """Of all levels that have a rate and that bytes crossed. The peak is the largest of the parts'."""
-    found = []
+    of_levels = []
     for at, level in enumerate(parts[-1].ceilings.levels):
         points = tuple(
             (part.name, part.ceilings.operations / part.ceilings.levels[at].nbytes, part.attained)
@@ -43,8 +43,8 @@ def roofs(parts: Sequence[Part]) -> list[Roof]:
         )
         peaks = [part.ceilings.peak for part in parts if isfinite(part.ceilings.peak)]
         if points and peaks and isfinite(level.rate):
-            found.append(Roof(level.name, level.rate, max(peaks), points))
-    return found
+            of_levels.append(Roof(level.name, level.rate, max(peaks), points))
+    return of_levels
 
 
 def sketch(parts: Sequence[Part]) -> str:

@@ -67,15 +67,15 @@ def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:
     summaries = []
     for system in dict.fromkeys(row.system for row in rows if row.system != "a100"):
         cells = [row for row in rows if row.system == system and not row.derived]
-        known = [(row, ratio) for row in cells if (ratio := row.ratio) is not None]
-        ratios = [ratio for _, ratio in known]
-        worst = max(known, key=lambda cell: off(cell[1]), default=None)
+        compared = [(row, ratio) for row in cells if (ratio := row.ratio) is not None]
+        ratios = [ratio for _, ratio in compared]
+        worst = max(compared, key=lambda cell: off(cell[1]), default=None)
         summaries.append(
             {
                 "system": system,
                 "cells": len(cells),
                 "emulated": sum(row.emulated is not None for row in cells),
-                "compared": len(known),
+                "compared": len(compared),
                 "median_ratio": median(ratios) if ratios else None,
                 "median_off": median(map(off, ratios)) if ratios else None,
                 "worst_ratio": worst[1] if worst else None,

@@ -60,7 +60,7 @@ def default(model: str, ratio: float | None) -> tuple[str, ...]:
     layers = family.layers
     if any(isinstance(layer.mlp, Experts) for layer in layers):
         return LAYOUTS
-    decomposed = ratio is not None or all(one.rank is not None for layer in layers for one in (layer.k, layer.v))
+    decomposed = ratio is not None or all(matrix.rank is not None for layer in layers for matrix in (layer.k, layer.v))
     normed = family.clip is not None or any(layer.head_norms for layer in layers)
     return DEFAULT if decomposed and not normed else DEFAULT[:-1]
 
@@ -104,7 +104,7 @@ def said(report: dict[str, Any]) -> Iterator[str | Grid]:
 
     def row(name: str, show: Callable[[dict[str, Any]], float | None], digits: int = 2) -> None:
         values = ["refused" if way["refused"] else show(way) for way in ways]
-        shown = [Cell(one, f"{one:,.{digits}f}") if isinstance(one, (int, float)) else one for one in values]
+        shown = [Cell(value, f"{value:,.{digits}f}") if isinstance(value, (int, float)) else value for value in values]
         rows.append([name, *shown])
 
     def milliseconds(key: str, statistic: str) -> Callable[[dict[str, Any]], float | None]:

@@ -64,16 +64,16 @@ def _row(row: Row, phases: Sequence[Span], whole: float, several: bool) -> str:
     last = next((phase.what for phase in phases if phase.begin < row.end <= phase.end), first)
     if len(row.steps) == 1:
         (step,) = row.steps
-        core, what = _at(step, several), _what(step.what, step.more)
+        core, text = _at(step, several), _what(step.what, step.more)
     else:
         cores = {_at(step, several) for step in row.steps}
         core = cores.pop() if len(cores) == 1 else f"{len(cores)} cores"
         kinds = by_kind([span for step in row.steps for span in reasons(step)])
-        what = f"{len(row.steps):,} steps: " + "; ".join(f"{kind} {_number(spent)}" for kind, spent in _few(kinds))
+        text = f"{len(row.steps):,} steps: " + "; ".join(f"{kind} {_number(spent)}" for kind, spent in _few(kinds))
     left, length = row.begin / whole, (row.end - row.begin) / whole
     return (
         f"<tr><th>{_number(row.begin)}</th><td>{_number(row.end - row.begin)}</td><td>{escape(core)}</td>"
-        f'<td>{escape(first if first == last else f"{first} to {last}")}</td><td class="text">{escape(what)}</td>'
+        f'<td>{escape(first if first == last else f"{first} to {last}")}</td><td class="text">{escape(text)}</td>'
         f'<td class="when"><div class="bar" style="margin-left:{min(left, 0.99):.2%};width:{length:.2%}"></div></td>'
         "</tr>"
     )
@@ -81,8 +81,8 @@ def _row(row: Row, phases: Sequence[Span], whole: float, several: bool) -> str:
 
 def _few(kinds: Mapping[str, float]) -> list[tuple[str, float]]:
     """The most of them, and the others added up."""
-    found = [*kinds.items()]
-    return found if len(found) <= 3 else [*found[:2], ("others", sum(spent for _, spent in found[2:]))]
+    items = [*kinds.items()]
+    return items if len(items) <= 3 else [*items[:2], ("others", sum(spent for _, spent in items[2:]))]
 
 
 def _at(step: Step, several: bool) -> str:
@@ -128,8 +128,8 @@ def timeline_of(report: Mapping[str, Any], trace: RunTrace | None) -> tuple[str,
     if "runs" in report:
         return "The trace is that of the last of several runs: there is none of all of them.", None
     machine, path = report["machine"], report["measured"]["critical_path"]
-    names, found = shares(trace, path["cycles"] if machine == "mesh" else 1e6 * path["seconds"])
-    *kinds, last = found.items()
+    names, parts = shares(trace, path["cycles"] if machine == "mesh" else 1e6 * path["seconds"])
+    *kinds, last = parts.items()
     most, others = kinds[:MOST], kinds[MOST:]
     if others:
         most.append(

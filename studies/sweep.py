@@ -51,7 +51,7 @@ class Outcome:
 
 
 def sweep(
-    comm: Any, jobs: Sequence[Job], console: Console, what: str = "runs",
+    comm: Any, jobs: Sequence[Job], console: Console, label: str = "runs",
     keep: Callable[[int, Outcome], None] | None = None,
 ) -> list[Outcome]:  # fmt: skip
     """Run all jobs; their outcomes in order, on every rank. A run over a limit of the machine is an outcome, too.
@@ -65,7 +65,7 @@ def sweep(
         if keep:
             keep(at, outcomes[at])
         left = (perf_counter() - start) / done * (len(numbers) - done)
-        console.progress(f"{what}, {duration(left)} left", done, len(numbers))
+        console.progress(f"{label}, {duration(left)} left", done, len(numbers))
     console.clear()
     all_outcomes: dict[int, Outcome] = {}
     for part in comm.allgather(outcomes):

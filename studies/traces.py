@@ -142,23 +142,23 @@ def rows_of_path(path: Sequence[Step], phases: Sequence[Span]) -> list[Row]:
 
 def by_kind(spans: Sequence[Span]) -> dict[str, float]:
     """How long of each, most first."""
-    found: dict[str, float] = {}
-    for what, begin, end in spans:
-        found[what] = found.get(what, 0.0) + end - begin
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    lengths: dict[str, float] = {}
+    for kind, begin, end in spans:
+        lengths[kind] = lengths.get(kind, 0.0) + end - begin
+    return dict(sorted(lengths.items(), key=lambda item: -item[1]))
 
 
 def by_phase(spans: Sequence[Span], phases: Sequence[Span]) -> dict[str, list[Span]]:
     """The parts of spans that are in each phase, by its name. Phases lie one behind the other, as they follow."""
-    found: dict[str, list[Span]] = {phase.what: [] for phase in phases}
+    parts: dict[str, list[Span]] = {phase.what: [] for phase in phases}
     ends = [phase.end for phase in phases]
-    for what, begin, end in spans:
+    for kind, begin, end in spans:
         at = bisect_right(ends, begin)
         while at < len(phases) and phases[at].begin < end:
             phase = phases[at]
-            found[phase.what].append(Span(what, max(begin, phase.begin), min(end, phase.end)))
+            parts[phase.what].append(Span(kind, max(begin, phase.begin), min(end, phase.end)))
             at += 1
-    return found
+    return parts
 
 
 def covered(spans: Sequence[Span]) -> float:
@@ -190,5 +190,5 @@ def shares(trace: RunTrace, whole: float) -> tuple[list[str], dict[str, list[flo
                 of_kind = spent.setdefault(kind, dict.fromkeys([*names, TOTAL], 0.0))
                 of_kind[name] += length
     ordered = sorted(spent.items(), key=lambda item: -item[1][TOTAL])
-    found = {kind: [lengths[name] / (time[name] or 1.0) for name in time] for kind, lengths in ordered}
-    return [*time], {**found, NOTHING: [max(0.0, 1 - busy[name] / (time[name] or 1.0)) for name in time]}
+    parts = {kind: [lengths[name] / (time[name] or 1.0) for name in time] for kind, lengths in ordered}
+    return [*time], {**parts, NOTHING: [max(0.0, 1 - busy[name] / (time[name] or 1.0)) for name in time]}

@@ -48,16 +48,16 @@ def pack_matrices(
 
     UsageError, ModelError, LimitError.
     """
-    tile_forms, begin = [], HEADER
+    found, begin = [], HEADER
     for same, columns in matrices:
-        tile_forms.append(tile_form(_form(same), same[0].rows, rows, columns, begin))
-        begin += tile_forms[-1].nbytes
+        found.append(tile_form(_form(same), same[0].rows, rows, columns, begin))
+        begin += found[-1].nbytes
     if grid.sides > MOST_TILES:
         raise UsageError(f"{grid.sides} x {grid.sides} tiles of codes: {MOST_TILES} along an axis are the most")
     each = (grid.tile_rows, grid.tile_columns)
     data = block.tiles(f"{matrices[0][0][0].name}.codes", (*each, begin), np.uint8)
     data[...] = 0
-    packed = Packed(data, tuple(tile_forms), dtype, apart)
+    packed = Packed(data, tuple(found), dtype, apart)
     if checkpoint is None:
         return packed
     for number, region in grid.parts(block.mesh):
@@ -71,7 +71,7 @@ def pack_matrices(
         tiles = np.zeros((len(across), len(down), begin), np.uint8)
         header = np.stack(np.broadcast_arrays(down, across[:, None]), axis=-1).astype("<u2")
         tiles[..., :HEADER] = header.view(np.uint8)
-        for (same, columns), form in zip(matrices, tile_forms, strict=True):
+        for (same, columns), form in zip(matrices, found, strict=True):
             if number < len(same):
                 source = Source(
                     checkpoint, same[number], form, Numbered(down, rows[down]), Numbered(across, columns[across])
@@ -150,13 +150,13 @@ def own_codes(source: Source) -> np.ndarray:
     """The matrix's codes, [across, down, Kt, Nt]; 0 where there are none."""
     bits, outs, ins = source.form.form.bits, source.across.table, source.down.table
     out, into = outs[outs >= 0], ins[ins >= 0]
-    padded = np.zeros((outs.size, ins.size), np.uint8)
+    found = np.zeros((outs.size, ins.size), np.uint8)
     if out.size and into.size:
         low, high = int(into.min()) // UNIT, int(into.max()) // UNIT + 1
         nbytes = UNIT * bits // 8
         codes = unpack(source.read("codes", out, slice(low * nbytes, high * nbytes)), bits)
-        padded[np.ix_(np.flatnonzero(outs >= 0), np.flatnonzero(ins >= 0))] = codes[:, into - low * UNIT]
-    return padded.reshape(*outs.shape, *ins.shape).transpose(0, 2, 3, 1)
+        found[np.ix_(np.flatnonzero(outs >= 0), np.flatnonzero(ins >= 0))] = codes[:, into - low * UNIT]
+    return found.reshape(*outs.shape, *ins.shape).transpose(0, 2, 3, 1)
 
 
 def of_groups(source: Source, name: str) -> np.ndarray:

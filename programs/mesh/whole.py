@@ -106,10 +106,10 @@ class Whole(Packed):
             for x, w in self._slices(block, a, SLICE):
                 block.multiplied((*lead, tokens, w.shape[-1]), w.shape[-2], UNPACKED.itemsize, cores)
                 if of is not None:
-                    of_row, own = of[..., None, low : low + w.shape[-2]], w.astype(np.float32)
+                    here, own = of[..., None, low : low + w.shape[-2]], w.astype(np.float32)
                     for group, total in enumerate(sums):
-                        if (of_row == group).any():
-                            total += (np.where(of_row == group, x, 0).astype(np.float32) @ own).astype(np.int32)
+                        if (here == group).any():
+                            total += (np.where(here == group, x, 0).astype(np.float32) @ own).astype(np.int32)
                 low += w.shape[-2]
         work = groups * (2 + (self.activations == "block"))
         block.vectors(self.width, work * tokens * prod(lead[2:]), 4)

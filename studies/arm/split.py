@@ -78,5 +78,5 @@ def print_lines(lines: Sequence[Line], form: str = "table") -> None:
         )
         for line in lines
     ]  # fmt: skip
-    what = "best: what the two pieces could take at the least; of products, the best split. paper: equal or by speed"
-    put([Grid(("work", "split", "ms", "of the best", "units of the cores"), rows), what], form)
+    note = "best: what the two pieces could take at the least; of products, the best split. paper: equal or by speed"
+    put([Grid(("work", "split", "ms", "of the best", "units of the cores"), rows), note], form)

@@ -31,7 +31,7 @@ MASK = Kernel(
      st1(("p",), "y")), (),
 )  # fmt: skip
 # An L2 that holds all of an operator, and no SLC worth the name: what is read first and written goes to DRAM.
-ROOMY = replace(N2X8, slc_bytes=1, clusters=tuple(replace(one, l2_bytes=GIB) for one in N2X8.clusters))
+ROOMY = replace(N2X8, slc_bytes=1, clusters=tuple(replace(cluster, l2_bytes=GIB) for cluster in N2X8.clusters))
 FLOATS = UNITS["fmla"]
 
 

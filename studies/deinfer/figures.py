@@ -85,8 +85,8 @@ def _scaling(points: Sequence[LoadPoint]) -> list[Finding]:
                 for point in sorted(of_system, key=lambda point: point.tp)
                 if point.ratio == RATIO
             ]
-            for what, line in (("compression ratio 20 to 60 %", by_ratio), ("2 to 8 GPUs", by_tp)):
-                says = f"{system} {'gains' if grows else 'gains nothing'} from {what}, {words}"
+            for cause, line in (("compression ratio 20 to 60 %", by_ratio), ("2 to 8 GPUs", by_tp)):
+                says = f"{system} {'gains' if grows else 'gains nothing'} from {cause}, {words}"
                 claims.append(_grows(f"Figure {'1, 7' if link == 'nvlink' else '7'}", says, line, grows))
         ends = {
             point.system: point.tokens_per_second
@@ -104,12 +104,12 @@ def _scaling(points: Sequence[LoadPoint]) -> list[Finding]:
 
 def _grows(where: str, says: str, line: Sequence[float | None], grows: bool) -> Finding:
     """Does a line rise at each point? Or does it not, by more than a tenth over all of it?"""
-    known = [value for value in line if value is not None]
-    if len(known) < len(line) or not known:
+    values = [value for value in line if value is not None]
+    if len(values) < len(line) or not values:
         return Finding(where, None, says, "-", None)
-    text = " -> ".join(f"{value:,.0f}" for value in known) + f" tokens/s, {known[-1] / known[0]:.2f}x"
-    rises = all(after > before for before, after in pairwise(known))
-    return Finding(where, None, says, text, rises if grows else known[-1] <= 1.1 * known[0])
+    text = " -> ".join(f"{value:,.0f}" for value in values) + f" tokens/s, {values[-1] / values[0]:.2f}x"
+    rises = all(after > before for before, after in pairwise(values))
+    return Finding(where, None, says, text, rises if grows else values[-1] <= 1.1 * values[0])
 
 
 def _faster(points: Sequence[LoadPoint]) -> list[Finding]:
@@ -122,10 +122,10 @@ def _faster(points: Sequence[LoadPoint]) -> list[Finding]:
                     cells.setdefault(point.tp, {})[point.system] = point.tokens_per_second
             for system in ("DeInfer", "DeInfer†"):
                 pairs = [(cell.get("Base"), cell.get(system)) for cell in cells.values()]
-                known = [(a, b) for a, b in pairs if a and b]
-                speedups = ", ".join(f"{b / a:.2f}x" for a, b in known) or "-"
+                complete = [(a, b) for a, b in pairs if a and b]
+                speedups = ", ".join(f"{b / a:.2f}x" for a, b in complete) or "-"
                 says = f"{subject}: {system} outperforms Base on 2, 4, 8 GPUs, {words}"
-                holds = all(b > a for a, b in known) if known else None
+                holds = all(b > a for a, b in complete) if complete else None
                 claims.append(Finding(f"Figure {points[0].figure}", None, says, speedups, holds))
     return claims
 
@@ -144,18 +144,18 @@ def orders(table: str, rows: Sequence[Row]) -> list[Finding]:
             lines.setdefault((row.subject, row.system, before + after[1:]), []).append(row)
     of_sizes = [pair for line in lines.values() for pair in pairwise(line)]
     claims = []
-    for what, pairs in (("systems", of_systems), ("2, 4 and 8 GPUs", of_sizes)):
+    for kind, pairs in (("systems", of_systems), ("2, 4 and 8 GPUs", of_sizes)):
         ordered = [(a, b) for a, b in pairs if _order(a.published, b.published)]
-        known = [(a, b) for a, b in ordered if a.emulated is not None and b.emulated is not None]
+        emulated = [(a, b) for a, b in ordered if a.emulated is not None and b.emulated is not None]
         if not ordered:
             continue
-        right = [(a, b) for a, b in known if _order(a.published, b.published) == _order(a.emulated, b.emulated)]
-        wrong = [f"{a.subject}, {a.column}: {a.system} and {b.system}" for a, b in known if (a, b) not in right]
-        if what != "systems":
-            wrong = [f"{a.subject}, {a.system}: {a.column} and {b.column}" for a, b in known if (a, b) not in right]
-        result = f"{len(right)} of {len(known)} pairs" + (f"; not {'; '.join(wrong)}" if wrong else "")
-        holds = len(right) == len(known) if known else None
-        claims.append(Finding(f"Table {table}", None, f"the order of {what} in every cell", result, holds))
+        right = [(a, b) for a, b in emulated if _order(a.published, b.published) == _order(a.emulated, b.emulated)]
+        wrong = [f"{a.subject}, {a.column}: {a.system} and {b.system}" for a, b in emulated if (a, b) not in right]
+        if kind != "systems":
+            wrong = [f"{a.subject}, {a.system}: {a.column} and {b.column}" for a, b in emulated if (a, b) not in right]
+        result = f"{len(right)} of {len(emulated)} pairs" + (f"; not {'; '.join(wrong)}" if wrong else "")
+        holds = len(right) == len(emulated) if emulated else None
+        claims.append(Finding(f"Table {table}", None, f"the order of {kind} in every cell", result, holds))
     return claims
 
 

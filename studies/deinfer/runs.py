@@ -49,12 +49,12 @@ def one_batch(system: str, model: str, tokens: int, context: int, tp: int, devic
     )  # fmt: skip
 
 
-def read(emulate: Emulate, run: Job, what: Read) -> tuple[float | None, str]:
+def read(emulate: Emulate, run: Job, metric: Read) -> tuple[float | None, str]:
     """The figure, and a note where there is none."""
     outcome: Outcome = emulate(run)
     if outcome.report is None:
         return None, outcome.refused or ""
-    return what(outcome.report), ""
+    return metric(outcome.report), ""
 
 
 def ttft(report: dict[str, Any]) -> float:
@@ -70,8 +70,8 @@ def throughput(report: dict[str, Any]) -> float:
     return float(report["result"]["output_tokens_per_second"])
 
 
-def decode_layer(report: dict[str, Any], what: str, layers: int) -> float:
+def decode_layer(report: dict[str, Any], metric: str, layers: int) -> float:
     """Milliseconds of a layer in one decoding step, the slowest GPU's."""
     (decode,) = (phase for phase in report["phases"] if phase["name"] == "decode")
     steps = int(report["arguments"]["output_tokens"]) - 1
-    return 1e3 * float(decode[what]) / steps / layers
+    return 1e3 * float(decode[metric]) / steps / layers

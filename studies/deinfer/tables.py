@@ -76,9 +76,9 @@ def table3(emulate: Emulate) -> list[Row]:
     device = runs.machine("a6000", "pcie")
     rows = []
     for model, systems in TABLE3.items():
-        for at, (column, what) in enumerate((("TTFT", runs.ttft), ("ITL", runs.itl))):
+        for at, (column, metric) in enumerate((("TTFT", runs.ttft), ("ITL", runs.itl))):
             for system in SYSTEMS:
-                value, note = runs.read(emulate, runs.served(system, model, "serving", 8, device), what)
+                value, note = runs.read(emulate, runs.served(system, model, "serving", 8, device), metric)
                 rows.append(_row("3", MODELS[model], system, column, systems[system][at], value, note, "ms"))
     return rows
 
@@ -86,12 +86,12 @@ def table3(emulate: Emulate) -> list[Row]:
 def table4(emulate: Emulate) -> list[Row]:
     rows = []
     for (column, link), models in TABLE4.items():
-        what = runs.ttft if column == "TTFT" else runs.itl
+        metric = runs.ttft if column == "TTFT" else runs.itl
         device = runs.machine("a800", link)
         for model, systems in models.items():
             for at, tp in enumerate(TPS):
                 for system in SYSTEMS:
-                    value, note = runs.read(emulate, runs.served(system, model, "serving", tp, device), what)
+                    value, note = runs.read(emulate, runs.served(system, model, "serving", tp, device), metric)
                     cell = f"{column}, TP={tp}, {LINKS[link]}"
                     rows.append(_row("4", MODELS[model], system, cell, systems[system][at], value, note, "ms"))
     return rows
@@ -130,9 +130,9 @@ def table6(emulate: Emulate) -> list[Row]:
         for link, loads in links.items():
             device = runs.machine("a800", link)
             for load, printed in loads.items():
-                name, what = ("serving", runs.itl) if load == "ITL" else (load, runs.throughput)
+                name, metric = ("serving", runs.itl) if load == "ITL" else (load, runs.throughput)
                 for system, published in zip(("DeInfer† eager", "DeInfer†"), printed, strict=True):
-                    value, note = runs.read(emulate, runs.served(system, model, name, 8, device), what)
+                    value, note = runs.read(emulate, runs.served(system, model, name, 8, device), metric)
                     unit = "ms" if load == "ITL" else "tokens/s"
                     cell = f"{load}, {LINKS[link]}"
                     rows.append(_row("6", MODELS[model], system, cell, published, value, note, unit))

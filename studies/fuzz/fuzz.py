@@ -145,5 +145,5 @@ def print_tally(tally: Tally, form: str = "table") -> None:
         (kind, inputs, Cell(inputs / tally.seconds, f"{inputs / tally.seconds:,.1f}"), findings)
         for kind, inputs, findings in counts
     ]
-    found = (f"{folder}: {place}" for place, folder in tally.kept.items())
-    put([Grid(("kind", "inputs", "a second", "findings"), rows), *found], form)
+    places = (f"{folder}: {place}" for place, folder in tally.kept.items())
+    put([Grid(("kind", "inputs", "a second", "findings"), rows), *places], form)

@@ -88,8 +88,8 @@ def base(text: str) -> onnx.ModelProto:
     used = {name for node in model.graph.node for name in node.input}
     rng = np.random.default_rng(0)
     arrays = {name: 0.3 * rng.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
-    arrays |= {name: np.array(one, np.int64) for name, one in WHOLE.items()}
-    arrays |= {name: np.array(one, np.float32) for name, one in REALS.items()}
+    arrays |= {name: np.array(value, np.int64) for name, value in WHOLE.items()}
+    arrays |= {name: np.array(value, np.float32) for name, value in REALS.items()}
     model.graph.initializer.extend(numpy_helper.from_array(arrays[name], name) for name in sorted(used & arrays.keys()))
     return model
 
@@ -109,7 +109,7 @@ def change_node(rng: Random, model: onnx.ModelProto) -> None:
     """Another operator, other inputs, order, attributes; one more, one less."""
     nodes = model.graph.node
     node = rng.choice([*nodes]) if nodes else nodes.add()
-    names = [one for other in nodes for one in (*other.input, *other.output)] or [""]
+    names = [name for other in nodes for name in (*other.input, *other.output)] or [""]
     match rng.randrange(8):
         case 0:
             node.op_type = rng.choice((*sorted(OPERATORS), *sorted(RUNTIMES), "Loop", "If", "Scan", "", "x" * 400))
@@ -126,10 +126,10 @@ def change_node(rng: Random, model: onnx.ModelProto) -> None:
         case 5:
             node.domain = rng.choice(("com.microsoft", "ai.onnx", "my.own", "meshrt", ""))
         case 6 if node.attribute:
-            one = rng.choice([*node.attribute])
-            one.i, one.f = rng.choice(INTEGERS) % 2**63, rng.choice((0.0, 1e38, float("nan"), -1.0))
-            if one.ints:
-                one.ints[rng.randrange(len(one.ints))] = rng.choice((0, 1, -1, 5, 2**40, -(2**62)))
+            attribute = rng.choice([*node.attribute])
+            attribute.i, attribute.f = rng.choice(INTEGERS) % 2**63, rng.choice((0.0, 1e38, float("nan"), -1.0))
+            if attribute.ints:
+                attribute.ints[rng.randrange(len(attribute.ints))] = rng.choice((0, 1, -1, 5, 2**40, -(2**62)))
         case _:
             name = rng.choice(("axis", "perm", "to", "axes", "keepdims", "bits", "block_size", "N", "K", "value"))
             value = rng.choice((0, 1, -1, 7, 2**40, [0], [1, 0], [3, 3], 1.5, "x"))
@@ -210,5 +210,5 @@ def import_an_onnx_file(folder: Path, arguments: tuple[str | None, ...]) -> None
         graph = read_graph(out)
         shapes = shapes_of(graph, dict.fromkeys(graph.names, 2))
         if sum(int(np.prod(shape, dtype=object)) for shape in shapes.values()) < 1 << 16:
-            kinds = {one.name: one.dtype for one in graph.inputs}
+            kinds = {tensor.name: tensor.dtype for tensor in graph.inputs}
             run_graph(graph, {name: np.ones(shape, kinds[name]) for name, shape in shapes.items()})

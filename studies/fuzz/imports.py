@@ -56,14 +56,14 @@ def make_gguf(rng: Random) -> Case:
 @cache
 def tensors() -> dict[str, tuple[int, ...]]:
     """Shapes of SIZES, by GGUF's names."""
-    there = {target: name for name, target in OUTSIDE.items()}
+    outside = {target: name for name, target in OUTSIDE.items()}
     inside = {target: name for name, target in INSIDE.items()}
-    found = {}
+    shapes = {}
     for name, shape in expected_shapes(Config.from_dict(SIZES)).items():
         number, _, rest = name.removeprefix("model.layers.").partition(".")
         stem, _, end = rest.rpartition(".")
-        found[there[name] if name in there else f"blk.{number}.{inside[stem]}.{end}"] = shape
-    return found
+        shapes[outside[name] if name in outside else f"blk.{number}.{inside[stem]}.{end}"] = shape
+    return shapes
 
 
 def gguf_file(kind: str, values: dict[str, Any], places: dict[str, list[int]]) -> bytes:
@@ -80,9 +80,9 @@ def gguf_file(kind: str, values: dict[str, Any], places: dict[str, list[int]]) -
             data += np.ones(shape, "<f4").tobytes()
         data += bytes(-len(data) % 32)
         own, offset, *sizes = (places.get(name) or []) + [own, offset, *shape[::-1]][len(places.get(name) or []) :]
-        head += text(name) + struct.pack("<I", len(sizes)) + b"".join(struct.pack("<Q", one) for one in sizes)
+        head += text(name) + struct.pack("<I", len(sizes)) + b"".join(struct.pack("<Q", size) for size in sizes)
         head += struct.pack("<IQ", own % 2**32, offset)
-    said = b"".join(text(name) + value(one) for name, one in values.items())
+    said = b"".join(text(name) + value(entry) for name, entry in values.items())
     whole = b"GGUF" + struct.pack("<IQQ", 3, len(tensors()), len(values)) + said + head
     return whole + bytes(-len(whole) % 32) + data
 
@@ -91,18 +91,18 @@ def text(word: str) -> bytes:
     return struct.pack("<Q", len(word.encode())) + word.encode()
 
 
-def value(one: Any) -> bytes:
+def value(data: Any) -> bytes:
     """A value with its type in front."""
-    if isinstance(one, bool):
-        return struct.pack("<I?", 7, one)
-    if isinstance(one, int):
-        return struct.pack("<Iq", 11, one) if -(2**63) <= one < 2**63 else struct.pack("<IQ", 10, one % 2**64)
-    if isinstance(one, float):
-        return struct.pack("<If", 6, one)
-    if isinstance(one, str):
-        return struct.pack("<I", 8) + text(one)
-    kinds = [value(part) for part in one] or [struct.pack("<I", 4)]
-    return struct.pack("<I", 9) + kinds[0][:4] + struct.pack("<Q", len(one)) + b"".join(part[4:] for part in kinds)
+    if isinstance(data, bool):
+        return struct.pack("<I?", 7, data)
+    if isinstance(data, int):
+        return struct.pack("<Iq", 11, data) if -(2**63) <= data < 2**63 else struct.pack("<IQ", 10, data % 2**64)
+    if isinstance(data, float):
+        return struct.pack("<If", 6, data)
+    if isinstance(data, str):
+        return struct.pack("<I", 8) + text(data)
+    kinds = [value(part) for part in data] or [struct.pack("<I", 4)]
+    return struct.pack("<I", 9) + kinds[0][:4] + struct.pack("<Q", len(data)) + b"".join(part[4:] for part in kinds)
 
 
 def import_a_gguf(folder: Path, arguments: tuple[str | None, ...]) -> None:
@@ -162,16 +162,16 @@ def make_packed(rng: Random) -> Case:
         }},
     }  # fmt: skip
     key: Any = json.dumps(said).encode()
-    told = json.dumps(header).encode()
+    head = json.dumps(header).encode()
     match rng.randrange(3):
         case 0:
             key = mutated_json(rng, said)
         case 1:
-            told = mutated_json(rng, header)
+            head = mutated_json(rng, header)
         case _:
             data = mutated_bytes(rng, data)
     config = json.dumps(SIZES).encode()[:-1] + b', "quantization_config": ' + key + b"}"
-    return Case({"config.json": config, SINGLE: struct.pack("<Q", len(told)) + told + data})
+    return Case({"config.json": config, SINGLE: struct.pack("<Q", len(head)) + head + data})
 
 
 def import_a_packed_folder(folder: Path, arguments: tuple[str | None, ...]) -> None:

@@ -18,7 +18,7 @@ from meshrt.models.reference import forward, load_weights
 from meshrt.studies.fuzz.models import CONFIG, VARIANTS, Case, refused
 from meshrt.studies.fuzz.mutate import mutated_json
 
-MIXTURES = tuple(one for one in VARIANTS if "num_experts_per_tok" in one)
+MIXTURES = tuple(variant for variant in VARIANTS if "num_experts_per_tok" in variant)
 COUNTS = (
     "num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size",
     "intermediate_size", "n_shared_experts", "shared_expert_intermediate_size", "first_k_dense_replace",

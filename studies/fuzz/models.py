@@ -261,8 +261,8 @@ def use_a_prompt(folder: Path, arguments: tuple[str | None, ...]) -> None:
     with refused():
         config, console = read_config(folder), Console()
         tokens = None if number is None else int(number)
-        asked = GenerationOptions(model=str(folder), prompt=text, prompt_ids=ids, prompt_tokens=tokens)
-        prompt = read_prompt(Alone(), folder, config.vocab_size, asked)  # type: ignore[arg-type]  # one process for a communicator
+        options = GenerationOptions(model=str(folder), prompt=text, prompt_ids=ids, prompt_tokens=tokens)
+        prompt = read_prompt(Alone(), folder, config.vocab_size, options)  # type: ignore[arg-type]  # one process for a communicator
         assert prompt.ids and all(0 <= token < config.vocab_size for token in prompt.ids), "ids beyond the vocabulary"
         Teller(console, prompt).tell([3, 4])
         prompt.decode([5])

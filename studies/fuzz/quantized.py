@@ -90,7 +90,7 @@ def _misfit(rng: Random, key: dict[str, Any]) -> dict[str, Any]:
 def _cut(rng: Random, header: dict[str, Any]) -> dict[str, Any]:
     """A tensor with a row less, of another dtype, of another's numbers, or none."""
     header = deepcopy(header)
-    name, other = rng.sample([one for one in header if not one.endswith("weight")], 2)
+    name, other = rng.sample([key for key in header if not key.endswith("weight")], 2)
     begin, end = header[name]["data_offsets"]
     rows, *rest = header[name]["shape"]
     match rng.randrange(5):
@@ -110,12 +110,14 @@ def _cut(rng: Random, header: dict[str, Any]) -> dict[str, Any]:
 def read_a_quantized_folder(folder: Path, arguments: tuple[str | None, ...]) -> None:
     """As the reference does: what was accepted has all its matrices, in their shapes, and finite."""
     with refused():
-        config, found = read_config(folder, quantized=True), open_checkpoint(folder)
-        check_shapes(found, config)
+        config, checkpoint = read_config(folder, quantized=True), open_checkpoint(folder)
+        check_shapes(checkpoint, config)
         for name, matrix in config.matrices().items() if config.quantized else ():
-            w = read_dense(found, matrix)
+            w = read_dense(checkpoint, matrix)
             assert w.shape == (matrix.columns, matrix.rows), f"{name} is not what config.json says"
             assert np.isfinite(w).all(), f"{name} is not finite"
         if config.quantized:
-            one = next(iter(config.matrices().values()))
-            projection(folder, config)(load_weights(found, np.float32, config), one, np.ones((1, one.rows), np.float32))
+            first = next(iter(config.matrices().values()))
+            projection(folder, config)(
+                load_weights(checkpoint, np.float32, config), first, np.ones((1, first.rows), np.float32)
+            )

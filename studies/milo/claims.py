@@ -18,25 +18,25 @@ SIGNIFICANT = 2.0  # standard errors
 All = Mapping[str, Measured]
 
 
-def worse(where: str, model: str, found: All, much: str, little: str) -> Finding:
+def worse(where: str, model: str, outcomes: All, much: str, little: str) -> Finding:
     """That `much` loses more than `little`."""
-    nats, error = found[much].more_than(found[little])
+    nats, error = outcomes[much].more_than(outcomes[little])
     holds = None if abs(nats) < SIGNIFICANT * error or not error else nats > 0
     return Finding(
         where, model, f"{much} loses more than {little}", f"{1e3 * nats:+.2f} +- {1e3 * error:.2f} mnats", holds
     )
 
 
-def table1(model: str, found: All) -> list[Finding]:
-    return [worse("Table 1", model, found, f"{name}, 3 bits", f"{name}, 4 bits") for name in ("RTN", "GPTQ")] + [
-        worse("Table 1", model, found, f"RTN, {bits} bits", f"GPTQ, {bits} bits") for bits in (3, 4)
+def table1(model: str, outcomes: All) -> list[Finding]:
+    return [worse("Table 1", model, outcomes, f"{name}, 3 bits", f"{name}, 4 bits") for name in ("RTN", "GPTQ")] + [
+        worse("Table 1", model, outcomes, f"RTN, {bits} bits", f"GPTQ, {bits} bits") for bits in (3, 4)
     ]
 
 
-def table2(model: str, found: All) -> list[Finding]:
+def table2(model: str, outcomes: All) -> list[Finding]:
     """Dense matrices have the heavier tails, and a smaller "rank" of the residual: here its share of the shorter side,
     as that is not the same for all."""
-    by_kind = {line.system: line.values for line in kinds("2", model, found)}
+    by_kind = {line.system: line.values for line in kinds("2", model, outcomes)}
     claims = []
     for key, says in (("kurtosis", "has more kurtosis than"), ("share_below_half", "has a smaller residual rank than")):
         dense, sparse = (float(by_kind[kind][key] or 0) for kind in ("attention", "expert"))
@@ -45,52 +45,52 @@ def table2(model: str, found: All) -> list[Finding]:
     return claims
 
 
-def table3(model: str, found: All) -> list[Finding]:
+def table3(model: str, outcomes: All) -> list[Finding]:
     order = ("RTN", "HQQ", "MiLo-s1", "MiLo-s2")
-    return [worse("Table 3", model, found, *pair) for pair in pairwise(order)] + [
-        worse("Table 3", model, found, "GPTQ", "HQQ")
+    return [worse("Table 3", model, outcomes, *pair) for pair in pairwise(order)] + [
+        worse("Table 3", model, outcomes, "GPTQ", "HQQ")
         if model.startswith("mixtral")
-        else worse("Table 3", model, found, "HQQ", "GPTQ"),
-        worse("Table 3", model, found, "GPTQ", "MiLo-s1"),
+        else worse("Table 3", model, outcomes, "HQQ", "GPTQ"),
+        worse("Table 3", model, outcomes, "GPTQ", "MiLo-s1"),
     ]
 
 
-def table4(model: str, found: All) -> list[Finding]:
+def table4(model: str, outcomes: All) -> list[Finding]:
     with_dense = {kind: f"dense-{DENSE}+{kind}-{SPARSE}" for kind in ("sparse", "kurtosis", "frequency")}
     return [
-        worse("Table 4", model, found, "HQQ", "sparse"),
-        worse("Table 4", model, found, "sparse", "uniform"),
-        worse("Table 4", model, found, "uniform", "dense"),
-        worse("Table 4", model, found, with_dense["sparse"], with_dense["kurtosis"]),
-        worse("Table 4", model, found, with_dense["sparse"], with_dense["frequency"])
+        worse("Table 4", model, outcomes, "HQQ", "sparse"),
+        worse("Table 4", model, outcomes, "sparse", "uniform"),
+        worse("Table 4", model, outcomes, "uniform", "dense"),
+        worse("Table 4", model, outcomes, with_dense["sparse"], with_dense["kurtosis"]),
+        worse("Table 4", model, outcomes, with_dense["sparse"], with_dense["frequency"])
         if model.startswith("deepseek")
-        else worse("Table 4", model, found, with_dense["frequency"], with_dense["sparse"]),
-        worse("Table 4", model, found, with_dense["frequency"], with_dense["kurtosis"]),
+        else worse("Table 4", model, outcomes, with_dense["frequency"], with_dense["sparse"]),
+        worse("Table 4", model, outcomes, with_dense["frequency"], with_dense["kurtosis"]),
     ]
 
 
-def table6(model: str, found: All) -> list[Finding]:
+def table6(model: str, outcomes: All) -> list[Finding]:
     claims = []
     for rank in TABLE6_RANKS:
-        claims.append(worse("Table 6", model, found, f"rank {rank}, 3 bits", f"rank {rank}, 8 bits"))
-        three, eight = (found[f"rank {rank}, {bits} bits"].perplexity for bits in (3, 8))
+        claims.append(worse("Table 6", model, outcomes, f"rank {rank}, 3 bits", f"rank {rank}, 8 bits"))
+        three, eight = (outcomes[f"rank {rank}, {bits} bits"].perplexity for bits in (3, 8))
         says = "3 bits cost no more than 0.16 to 0.27 % of perplexity against 8"
         claims.append(Finding("Table 6", model, f"{says}, rank {rank}", f"{100 * (three / eight - 1):+.3f} %",
                             three / eight - 1 < 0.0028))  # fmt: skip
     return claims
 
 
-def figure5(model: str, found: All) -> list[Finding]:
+def figure5(model: str, outcomes: All) -> list[Finding]:
     return [
         Finding("Figure 5", model, f"the error of {line.system} grows with kurtosis",
               f"correlation {line.values['correlation']:.3f}", float(line.values["correlation"] or 0) > 0)
-        for line in correlations("figure5", model, found)
+        for line in correlations("figure5", model, outcomes)
     ]  # fmt: skip
 
 
-def figure7(model: str, found: All) -> list[Finding]:
+def figure7(model: str, outcomes: All) -> list[Finding]:
     claims = []
-    for line in rounds("figure7", model, found):
+    for line in rounds("figure7", model, outcomes):
         values = {key: float(value or 0) for key, value in line.values.items()}
         gain = values["first"] - values["least"]
         at_10 = (values["first"] - values["by_10"]) / gain if gain else 1.0
@@ -104,9 +104,9 @@ def figure7(model: str, found: All) -> list[Finding]:
     return claims
 
 
-def figure11(model: str, found: All) -> list[Finding]:
+def figure11(model: str, outcomes: All) -> list[Finding]:
     order = ("HQQ", *(f"rank {rank}" for rank in FIGURE11_RANKS))
-    return [worse("Figure 11", model, found, *pair) for pair in pairwise(order)]
+    return [worse("Figure 11", model, outcomes, *pair) for pair in pairwise(order)]
 
 
 OF_MODELS: dict[str, Callable[[str, All], list[Finding]]] = {
@@ -144,8 +144,8 @@ def by_stripes() -> list[Finding]:
         saved = []
         for k, n in shapes:
             wide, *others = (stripes.meetings(k, n, *tiles) for tiles in published.TILES)
-            known = [count for count in others if count is not None]
-            saved.append(1 - min(known) / wide if wide and known else 0.0)
+            counts = [count for count in others if count is not None]
+            saved.append(1 - min(counts) / wide if wide and counts else 0.0)
         claims.append(Finding("Section 3.3", model, "other tiles than 64 x 256 save meetings of thread blocks",
                             " and ".join(f"{share:.1%}" for share in saved), max(saved) > 0))  # fmt: skip
         k, n = shapes[0]

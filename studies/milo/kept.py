@@ -32,7 +32,7 @@ class Kept:
 
     def missing(self, recipes: Iterable[Recipe]) -> list[Recipe]:
         """Those that have not been measured, each once."""
-        return [one for one in dict.fromkeys(recipes) if self.key(one) not in self.found]
+        return [recipe for recipe in dict.fromkeys(recipes) if self.key(recipe) not in self.found]
 
     def run(self, comm: Any, console: Console, recipes: Iterable[Recipe]) -> None:
         """Measure what is missing, shared out to the ranks, and write it down: rank 0's share as it goes along.
@@ -70,7 +70,7 @@ def open_kept(path: str | None, stories: int) -> Kept:
 
 def _measured(data: dict[str, Any]) -> Measured:
     """What asdict and JSON have made lists of, as it was."""
-    matrices = tuple(Found(**{name: _tuples(value) for name, value in one.items()}) for one in data["matrices"])
+    matrices = tuple(Found(**{name: _tuples(value) for name, value in matrix.items()}) for matrix in data["matrices"])
     return Measured(**{**data, "matrices": matrices, "losses": _tuples(data["losses"])})
 
 

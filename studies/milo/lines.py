@@ -27,40 +27,40 @@ class Line:
         return asdict(self)
 
 
-def quality(table: str, model: str, found: Mapping[str, Measured]) -> list[Line]:
+def quality(table: str, model: str, outcomes: Mapping[str, Measured]) -> list[Line]:
     """Bytes and perplexity; what is lost beyond float16, in nats a token, with its paired standard error."""
     lines = []
-    for system, one in found.items():
-        nats, error = one.more_than(found["fp16"])
+    for system, outcome in outcomes.items():
+        nats, error = outcome.more_than(outcomes["fp16"])
         values: dict[str, Value] = {
-            "policy": one.policy, "bytes": one.bytes, "compensator_bytes": one.compensator_bytes,
-            "bits_per_weight": one.bits_per_weight, "error": one.error, "perplexity": one.perplexity,
+            "policy": outcome.policy, "bytes": outcome.bytes, "compensator_bytes": outcome.compensator_bytes,
+            "bits_per_weight": outcome.bits_per_weight, "error": outcome.error, "perplexity": outcome.perplexity,
             "nats_more": nats, "standard_error": error,
         }  # fmt: skip
         lines.append(Line(table, model, system, values))
     return lines
 
 
-def kinds(table: str, model: str, found: Mapping[str, Measured]) -> list[Line]:
+def kinds(table: str, model: str, outcomes: Mapping[str, Measured]) -> list[Line]:
     """Table 2: means over the matrices of a kind."""
     lines = []
-    for kind, matrices in by_kind(model, found["HQQ"].matrices).items():
-        small, large = (np.mean([one.residual_rank[at] for one in matrices]) for at in (0, 1))
+    for kind, matrices in by_kind(model, outcomes["HQQ"].matrices).items():
+        small, large = (np.mean([matrix.residual_rank[at] for matrix in matrices]) for at in (0, 1))
         values: dict[str, Value] = {
-            "matrices": len(matrices), "kurtosis": float(np.mean([one.kurtosis for one in matrices])),
+            "matrices": len(matrices), "kurtosis": float(np.mean([matrix.kurtosis for matrix in matrices])),
             "below_half": float(small), "from_half_on": float(large),
-            "share_below_half": float(np.mean([one.residual_rank[0] / min(one.shape) for one in matrices])),
+            "share_below_half": float(np.mean([matrix.residual_rank[0] / min(matrix.shape) for matrix in matrices])),
         }  # fmt: skip
         lines.append(Line(table, model, kind, values))
     return lines
 
 
-def correlations(table: str, model: str, found: Mapping[str, Measured]) -> list[Line]:
+def correlations(table: str, model: str, outcomes: Mapping[str, Measured]) -> list[Line]:
     """Figure 5: kurtosis and |W - W_dq| / |W|, over all matrices."""
     return [
-        Line(table, model, system, {"matrices": len(one.matrices), "correlation": correlation(
-            [(each.kurtosis, each.weight_error) for each in one.matrices])})
-        for system, one in found.items()
+        Line(table, model, system, {"matrices": len(outcome.matrices), "correlation": correlation(
+            [(each.kurtosis, each.weight_error) for each in outcome.matrices])})
+        for system, outcome in outcomes.items()
     ]  # fmt: skip
 
 
@@ -68,19 +68,19 @@ def correlation(pairs: list[tuple[float, float]]) -> float:
     return float(np.corrcoef(np.array(pairs).T)[0, 1])
 
 
-def rounds(table: str, model: str, found: Mapping[str, Measured]) -> list[Line]:
+def rounds(table: str, model: str, outcomes: Mapping[str, Measured]) -> list[Line]:
     """Figure 7: how the error of equation 13 went, by kind of matrix. Errors are means, relative to |W|."""
     lines = []
-    for system, measured in found.items():
+    for system, measured in outcomes.items():
         for kind, matrices in by_kind(model, measured.matrices).items():
-            curves = [[error for error, _ in one.rounds] for one in matrices if one.rounds]
+            curves = [[error for error, _ in matrix.rounds] for matrix in matrices if matrix.rounds]
             if not curves:
                 continue
             values: dict[str, Value] = {
                 "matrices": len(curves),
                 "monotone": sum(all(b <= a for a, b in pairwise(curve)) for curve in curves),
-                "converged": sum(one.stopped_by == "converged" for one in matrices),
-                "diverged": sum(one.stopped_by == "diverged" for one in matrices),
+                "converged": sum(matrix.stopped_by == "converged" for matrix in matrices),
+                "diverged": sum(matrix.stopped_by == "diverged" for matrix in matrices),
                 "rounds": float(np.median([len(curve) for curve in curves])),
                 "first": float(np.mean([curve[0] for curve in curves])),
                 "by_10": float(np.mean([curve[min(10, len(curve)) - 1] for curve in curves])),
@@ -92,11 +92,11 @@ def rounds(table: str, model: str, found: Mapping[str, Measured]) -> list[Line]:
 
 
 def by_kind(model: str, matrices: tuple[Found, ...]) -> dict[str, list[Found]]:
-    kind = {one.name: one.kind for one in shapes_of(model).matrices}
-    found: dict[str, list[Found]] = {}
-    for one in matrices:
-        found.setdefault(kind[one.name], []).append(one)
-    return found
+    kind = {matrix.name: matrix.kind for matrix in shapes_of(model).matrices}
+    groups: dict[str, list[Found]] = {}
+    for matrix in matrices:
+        groups.setdefault(kind[matrix.name], []).append(matrix)
+    return groups
 
 
 LINES = {

@@ -38,15 +38,19 @@ def part(report: dict[str, Any], name: str) -> Iterator[str | Grid]:
         yield "  As printed, this cannot be right"
     yield from (f"  - {sentence}" for sentence in contradictions)
     if name == "figure8":
-        found = [
-            (one["model"], one["system"], _digits(one["seconds"], 1)) for one in report["host"]["quantizing_seconds"]
+        seconds = [
+            (entry["model"], entry["system"], _digits(entry["seconds"], 1))
+            for entry in report["host"]["quantizing_seconds"]
         ]
-        yield from table("Figure 8, CPU seconds of the host that quantized", ("model", "system", "s"), found)
+        yield from table("Figure 8, CPU seconds of the host that quantized", ("model", "system", "s"), seconds)
 
 
 def claims(report: dict[str, Any]) -> Iterator[str | Grid]:
     holds = {True: "yes", False: "no", None: "noise"}
-    said = [(one["where"], one["model"], one["says"], one["found"], holds[one["holds"]]) for one in report["claims"]]
+    said = [
+        (claim["where"], claim["model"], claim["says"], claim["found"], holds[claim["holds"]])
+        for claim in report["claims"]
+    ]
     if said:
         columns = ("where", "model", "says", "here", "holds")
         yield from table("What the paper says, and what was found", columns, said)
@@ -75,10 +79,10 @@ def _missing(heading: str, rows: Sequence[Row]) -> Iterator[str | Grid]:
     if not rows:
         return
     columns = list(dict.fromkeys(row["column"] for row in rows))
-    found: dict[tuple[str, str], dict[str, Cell]] = {}
+    published: dict[tuple[str, str], dict[str, Cell]] = {}
     for row in rows:
-        found.setdefault((row["subject"], row["system"]), {})[row["column"]] = number(row["published"])
-    lines = [(*key, *(cells.get(column, "") for column in columns)) for key, cells in found.items()]
+        published.setdefault((row["subject"], row["system"]), {})[row["column"]] = number(row["published"])
+    lines = [(*key, *(cells.get(column, "") for column in columns)) for key, cells in published.items()]
     yield from table(f"{heading}, published; needs the published weights", ("of", "system", *columns), lines)
 
 

@@ -57,7 +57,7 @@ class Measured:
     @property
     def error(self) -> float:
         """The mean of |W - W'| / |W| over the matrices."""
-        return float(np.mean([one.weight_error for one in self.matrices])) if self.matrices else 0.0
+        return float(np.mean([matrix.weight_error for matrix in self.matrices])) if self.matrices else 0.0
 
     def more_than(self, other: "Measured") -> tuple[float, float]:
         """Nats a token that it loses more, and the standard error, paired over stories (0 of a single one)."""
@@ -81,20 +81,20 @@ def measure(recipe: Recipe, stories: int) -> Measured:
     gptq = recipe.method == "gptq"
     text = None
     if gptq or (recipe.ranks and needs_text(parse(recipe.ranks))):
-        found = story_sequences(config, tokenizer, CALIBRATION_SEED, CALIBRATION_STORIES)
-        text = [ids[:-1] for ids in found]
-    known = statistics(config, checkpoint, None if gptq else text)
+        calibration = story_sequences(config, tokenizer, CALIBRATION_SEED, CALIBRATION_STORIES)
+        text = [ids[:-1] for ids in calibration]
+    stats = statistics(config, checkpoint, None if gptq else text)
     ranks: Mapping[str, int] = {}
     policy: dict[str, Any] = {"ranks": ""}
     if recipe.ranks:
-        ranks, policy = choose(shapes, scheme, recipe.ranks, recipe.budget, known)
+        ranks, policy = choose(shapes, scheme, recipe.ranks, recipe.budget, stats)
     with TemporaryDirectory() as place:
         out, begin = Path(place) / "out", process_time()
-        matrices = quantize(folder, out, scheme, ranks, recipe.rounds, known, text if gptq else None)
+        matrices = quantize(folder, out, scheme, ranks, recipe.rounds, stats, text if gptq else None)
         seconds = process_time() - begin
         nats = losses(read_config(out, quantized=True), load_weights(out, np.float32), test)
-    told = sizes(shapes, scheme, ranks)
+    size = sizes(shapes, scheme, ranks)
     return Measured(
-        policy["ranks"], told["bytes"], told["compensator_bytes"], told["bits_per_weight"], tuple(matrices),
+        policy["ranks"], size["bytes"], size["compensator_bytes"], size["bits_per_weight"], tuple(matrices),
         tuple(nats), seconds,
     )  # fmt: skip

@@ -20,9 +20,9 @@ Recipes = dict[str, Recipe]
 
 
 def table1(model: str) -> Recipes:
-    found = {f"{method.upper()}, {bits} bits": Recipe(model, method, bits=bits)
+    recipes = {f"{method.upper()}, {bits} bits": Recipe(model, method, bits=bits)
              for method in ("rtn", "gptq") for bits in (4, 3)}  # fmt: skip
-    return {"fp16": Recipe(model, "fp16"), **found}
+    return {"fp16": Recipe(model, "fp16"), **recipes}
 
 
 def table2(model: str) -> Recipes:
@@ -37,21 +37,21 @@ def table3(model: str) -> Recipes:
 
 def table4(model: str) -> Recipes:
     """One round, as section 4.2 has it; frequency-kurtosis is ours."""
-    one = {kind: Recipe(model, "milo", kind, BUDGET[model], rounds=1) for kind in ("uniform", "dense", "sparse")}
+    single = {kind: Recipe(model, "milo", kind, BUDGET[model], rounds=1) for kind in ("uniform", "dense", "sparse")}
     both = {
         f"dense-{DENSE}+{kind}-{SPARSE}": Recipe(model, "milo", f"dense-{DENSE}+{kind}-{SPARSE}", rounds=1)
         for kind in ("sparse", "kurtosis", "frequency", "frequency-kurtosis")
     }
-    return {"fp16": Recipe(model, "fp16"), "HQQ": Recipe(model, "hqq"), **one, **both}
+    return {"fp16": Recipe(model, "fp16"), "HQQ": Recipe(model, "hqq"), **single, **both}
 
 
 def table6(model: str) -> Recipes:
-    found = {
+    recipes = {
         f"rank {rank}, {bits} bits": Recipe(model, "milo", f"uniform-{rank}", compensator_bits=bits)
         for rank in TABLE6_RANKS
         for bits in (16, 8, 3)
     }
-    return {"fp16": Recipe(model, "fp16"), **found}
+    return {"fp16": Recipe(model, "fp16"), **recipes}
 
 
 def figure5(model: str) -> Recipes:

@@ -59,7 +59,7 @@ def reproduce(
 
     for name in names:
         recipes = {model: RECIPES[name](model) for model in TINY if name in RECIPES}
-        wanted = [one for named in recipes.values() for one in named.values()]
+        wanted = [recipe for named in recipes.values() for recipe in named.values()]
         if missing := kept.missing(wanted):
             console.text(
                 f"{title(name)}: {len(missing)} models to quantize and to run on {kept.stories} stories,"
@@ -69,10 +69,10 @@ def reproduce(
         rows += ROWS[name]() if name in ROWS else []
         rows += weights.rows(name)
         for model, named in recipes.items():
-            found = {system: kept.of(one) for system, one in named.items()}
-            lines += LINES[name](name, model, found)
-            claims += milo_claims.OF_MODELS[name](model, found) if name in milo_claims.OF_MODELS else []
-            seconds += _seconds(model, found) if name == "figure8" else []
+            outcomes = {system: kept.of(recipe) for system, recipe in named.items()}
+            lines += LINES[name](name, model, outcomes)
+            claims += milo_claims.OF_MODELS[name](model, outcomes) if name in milo_claims.OF_MODELS else []
+            seconds += _seconds(model, outcomes) if name == "figure8" else []
         claims += milo_claims.by_rooflines(name) if name in ("7", "figure9") else []
         claims += milo_claims.by_stripes() if name == "9" else []
         if show is not None and comm.rank == 0:
@@ -80,10 +80,12 @@ def reproduce(
     return report()
 
 
-def _seconds(model: str, found: Mapping[str, Measured]) -> list[dict[str, Any]]:
+def _seconds(model: str, outcomes: Mapping[str, Measured]) -> list[dict[str, Any]]:
     """Figure 8: CPU seconds of each of its recipes, of the host that ran it."""
     return [
-        {"model": model, "system": system, "seconds": one.seconds} for system, one in found.items() if system != "fp16"
+        {"model": model, "system": system, "seconds": outcome.seconds}
+        for system, outcome in outcomes.items()
+        if system != "fp16"
     ]
 
 
@@ -98,8 +100,8 @@ def write_files(report: dict[str, Any], csv: str | None) -> list[str]:
         flat = {"model": line["model"], "system": line["system"], **line["values"]}
         files.setdefault(f"packaged_{line['table']}", []).append(flat)
     written = []
-    for name, found in files.items():
-        if csv and found:
+    for name, rows in files.items():
+        if csv and rows:
             written.append(f"{csv}/{name}.csv")
-            write_csv(written[-1], found)
+            write_csv(written[-1], rows)
     return written

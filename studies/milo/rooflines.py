@@ -90,8 +90,8 @@ def step_seconds(form: Format, batch: int) -> float:
     assert config.moe is not None
     experts, top = config.moe.experts, config.moe.top
     weights = dict.fromkeys(("attention", "expert"), 0)
-    for one in shapes_of("mixtral-8x7b").matrices:
-        weights[one.kind] += one.rows * one.columns
+    for matrix in shapes_of("mixtral-8x7b").matrices:
+        weights[matrix.kind] += matrix.rows * matrix.columns
     hit = experts * (1 - (1 - top / experts) ** batch)
     head = config.vocab_size * config.hidden_size
     nbytes = (weights["attention"] + weights["expert"] * hit / experts) * form.bits / 8 + 2 * head

@@ -26,9 +26,9 @@ def table3() -> list[Row]:
         for system, quality in methods.items():
             policy = TABLE5[model].get(system)
             scheme = Scheme(system.lower().partition("-")[0], 3, 64, False, 3 if policy else 16)
-            told = sizes(shapes, scheme, choose(shapes, scheme, policy, None, None)[0] if policy else {})
+            size = sizes(shapes, scheme, choose(shapes, scheme, policy, None, None)[0] if policy else {})
             note = BY_AVERAGE if policy and ("kurtosis" in policy or "frequency" in policy) else ""
-            as_published, ours = told["published_bytes"] / GIB, told["bytes"] / GIB
+            as_published, ours = size["published_bytes"] / GIB, size["bytes"] / GIB
             rows.append(Row("3", MODELS[model], system, "memory", "GiB", quality.gib, as_published, note=note))
             rows.append(Row("3", MODELS[model], system, "memory, no bit wasted", "GiB", None, ours, note=note))
     return rows
@@ -67,5 +67,5 @@ def table6() -> list[Row]:
 def _compensators(model: str, policy: str, bits: int) -> tuple[float, int]:
     """MiB as published, and how many are larger than their matrix."""
     shapes, scheme = shapes_of(model), Scheme("milo", 3, 64, False, bits)
-    ranks, told = choose(shapes, scheme, policy, None, None)
-    return sizes(shapes, scheme, ranks)["published_compensator_bytes"] / MIB, len(told["larger_than_matrix"])
+    ranks, facts = choose(shapes, scheme, policy, None, None)
+    return sizes(shapes, scheme, ranks)["published_compensator_bytes"] / MIB, len(facts["larger_than_matrix"])

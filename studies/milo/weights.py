@@ -24,10 +24,10 @@ def _table1() -> list[Row]:
     return [
         Row("1", MODELS[model], system, column, unit, value, note=NOTE)
         for model, systems in TABLE1.items()
-        for system, one in systems.items()
+        for system, quality in systems.items()
         for column, unit, value in (
-            ("quantizing", "s", one.seconds), ("fp16", "perplexity", one.fp16), ("INT4", "perplexity", one.int4),
-            ("INT3", "perplexity", one.int3),
+            ("quantizing", "s", quality.seconds), ("fp16", "perplexity", quality.fp16),
+            ("INT4", "perplexity", quality.int4), ("INT3", "perplexity", quality.int3),
         )
     ]  # fmt: skip
 
@@ -42,23 +42,23 @@ def _table2() -> list[Row]:
 
 
 def _table3() -> list[Row]:
-    found = []
+    rows = []
     for model, systems in TABLE3.items():
-        for system, one in systems.items():
-            scores = {"HellaSwag": one.hellaswag, "Lambada": one.lambada, "PIQA": one.piqa, "zero-shot": one.average,
-                      "MMLU": one.mmlu, "TriQA": one.triqa}  # fmt: skip
-            found.append(Row("3", MODELS[model], system, "WikiText-2", "perplexity", one.perplexity, note=NOTE))
-            found += [Row("3", MODELS[model], system, task, "%", score, note=TASKS) for task, score in scores.items()]
-    return found
+        for system, quality in systems.items():
+            scores = {"HellaSwag": quality.hellaswag, "Lambada": quality.lambada, "PIQA": quality.piqa,
+                      "zero-shot": quality.average, "MMLU": quality.mmlu, "TriQA": quality.triqa}  # fmt: skip
+            rows.append(Row("3", MODELS[model], system, "WikiText-2", "perplexity", quality.perplexity, note=NOTE))
+            rows += [Row("3", MODELS[model], system, task, "%", score, note=TASKS) for task, score in scores.items()]
+    return rows
 
 
 def _table4() -> list[Row]:
-    found = []
+    rows = []
     for model, policies in TABLE4.items():
         for policy, (perplexity, mmlu) in policies.items():
-            found.append(Row("4", MODELS[model], policy, "WikiText-2", "perplexity", perplexity, note=NOTE))
-            found.append(Row("4", MODELS[model], policy, "MMLU", "%", mmlu, note=TASKS))
-    return found
+            rows.append(Row("4", MODELS[model], policy, "WikiText-2", "perplexity", perplexity, note=NOTE))
+            rows.append(Row("4", MODELS[model], policy, "MMLU", "%", mmlu, note=TASKS))
+    return rows
 
 
 def _table6() -> list[Row]:

@@ -63,8 +63,8 @@ def points(device: NeuronDevice, emulate: Emulate) -> list[KernelPoint]:
 
 def figure6(device: NeuronDevice, emulate: Emulate) -> list[Row]:
     """What the text says of the longest sequence."""
-    known = {(point.system, point.m): point for point in points(device, emulate)}
-    last = {kernel: known[NAMES[kernel], published.LENGTHS[-1]] for kernel in published.TABLE3}
+    by_length = {(point.system, point.m): point for point in points(device, emulate)}
+    last = {kernel: by_length[NAMES[kernel], published.LENGTHS[-1]] for kernel in published.TABLE3}
     subject, fused = f"M = {published.LENGTHS[-1]}", last["fused"]
     rows = [
         Row("figure6", subject, NAMES[kernel], "latency", "ms", 1e3 * stated,
@@ -109,11 +109,11 @@ def draw(path: str, line: Sequence[Mapping[str, Any]], device: str) -> None:
             color=drawn.get_color(), label=f"{name}, published" if stated else None,
         )  # fmt: skip
         traffic.plot(lengths, [point["hbm_bytes"] / GIB for point in of_kernel], marker="o", label=name)
-    for panel, what in ((time, f"ms, emulated {device}"), (traffic, "GiB between HBM and SBUF")):
+    for panel, label in ((time, f"ms, emulated {device}"), (traffic, "GiB between HBM and SBUF")):
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
         panel.set_xlabel("M, sequence length")
-        panel.set_ylabel(what)
+        panel.set_ylabel(label)
         panel.legend()
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=120)

@@ -62,11 +62,11 @@ def table(device: NeuronDevice, emulate: Emulate) -> list[Row]:
     for stated in PUBLISHED:
         model, layers = _folder(stated)
         halfway = stated.prompt + stated.new // 2
-        for column, milliseconds, name, asked in (
+        for column, milliseconds, name, options in (
             ("TPOT", stated.tpot, "tpot_seconds", {"context": halfway, "max_new_tokens": 2}),
             ("TTFT", stated.ttft, "ttft_seconds", {"prompt_tokens": stated.prompt, "max_new_tokens": 1}),
         ):
-            outcomes = [emulate(_job(device, model, stated.bits, count, asked)) for count in (1, 2)]
+            outcomes = [emulate(_job(device, model, stated.bits, count, options)) for count in (1, 2)]
             seconds = _all_layers(outcomes, name, layers)
             rows.append(
                 Row(
@@ -80,15 +80,17 @@ def table(device: NeuronDevice, emulate: Emulate) -> list[Row]:
 
 def _all_layers(outcomes: list[Outcome], name: str, layers: int) -> float | None:
     """Of a model, from what one layer and two take."""
-    one, two = (None if run.report is None else float(run.report["result"][name]) for run in outcomes)
-    return None if one is None or two is None else one + (layers - 1) * (two - one)
+    single, double = (None if run.report is None else float(run.report["result"][name]) for run in outcomes)
+    return None if single is None or double is None else single + (layers - 1) * (double - single)
 
 
-def _job(device: NeuronDevice, model: str, bits: int, layers: int, asked: Mapping[str, Any]) -> Job:
+def _job(device: NeuronDevice, model: str, bits: int, layers: int, options: Mapping[str, Any]) -> Job:
     # AWS's int8 is signed, and has a scale for a column or a matrix ("s8" of the Transformers NeuronX developer guide;
     # quantization types of the NxD Inference feature guide): no zeros, no groups.
     weights: dict[str, Any] = {"bits": bits, "group": "row", "symmetric": True} if bits < 16 else {}
-    return Job("llama", (CORES, 1), device, {"model": model, "dtype": "bfloat16", "layers": layers, **weights, **asked})
+    return Job(
+        "llama", (CORES, 1), device, {"model": model, "dtype": "bfloat16", "layers": layers, **weights, **options}
+    )
 
 
 def _folder(stated: Latency) -> tuple[str, int]:

@@ -44,9 +44,9 @@ def _curves(line: Sequence[dict[str, Any]]) -> Iterator[str | Grid]:
     lines = []
     for system in dict.fromkeys(point["system"] for point in line):
         by_length = {point["m"]: point for point in line if point["system"] == system}
-        for what, scale in (("seconds", 1e3), ("hbm_bytes", 1 / GIB)):
-            cells = [by_length[m][what] for m in lengths]
-            unit = "ms" if what == "seconds" else "GiB"
+        for quantity, scale in (("seconds", 1e3), ("hbm_bytes", 1 / GIB)):
+            cells = [by_length[m][quantity] for m in lengths]
+            unit = "ms" if quantity == "seconds" else "GiB"
             lines.append((system, unit, *(number(None if cell is None else scale * cell, "refused") for cell in cells)))
     yield from table("Figure 6, emulated, over M", ("system", "unit", *map(str, lengths)), lines)
 

@@ -47,12 +47,12 @@ def _request(device: NeuronDevice, emulate: Emulate, model: str, ratio: float) -
     """Seconds from end to end, a token halfway for all; None where the machine refused."""
     path, layers = _folder(model, ratio)
     total: float | None = 0.0
-    for name, times, asked in REQUESTS:
-        one, two = (_seconds(emulate(_job(device, path, count, asked)), name) for count in (1, 2))
-        if total is None or one is None or two is None:
+    for name, times, options in REQUESTS:
+        single, double = (_seconds(emulate(_job(device, path, count, options)), name) for count in (1, 2))
+        if total is None or single is None or double is None:
             total = None
         else:
-            total += times * (one + (layers - 1) * (two - one))
+            total += times * (single + (layers - 1) * (double - single))
     return total
 
 
@@ -60,8 +60,8 @@ def _seconds(outcome: Outcome, name: str) -> float | None:
     return None if outcome.report is None else float(outcome.report["result"][name])
 
 
-def _job(device: NeuronDevice, path: str, layers: int, asked: Mapping[str, Any]) -> Job:
-    return Job("llama", (1, 1), device, {"model": path, "dtype": "bfloat16", "layers": layers, **asked})
+def _job(device: NeuronDevice, path: str, layers: int, options: Mapping[str, Any]) -> Job:
+    return Job("llama", (1, 1), device, {"model": path, "dtype": "bfloat16", "layers": layers, **options})
 
 
 def _folder(model: str, ratio: float) -> tuple[str, int]:

@@ -80,11 +80,11 @@ def kernel_of(outcome: Outcome) -> Kernel | None:
 
 def average(kernels: Iterable[Kernel | None]) -> Kernel | None:
     """Each number's mean; None where one of the kernels was refused."""
-    known = [asdict(kernel) if kernel is not None else None for kernel in kernels]
-    if not all(known):
+    figures = [asdict(kernel) if kernel is not None else None for kernel in kernels]
+    if not all(figures):
         return None
     return Kernel(
-        **{name: fmean(numbers[name] for numbers in known if numbers is not None) for name in asdict(Kernel(0.0))}
+        **{name: fmean(numbers[name] for numbers in figures if numbers is not None) for name in asdict(Kernel(0.0))}
     )
 
 

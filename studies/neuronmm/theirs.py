@@ -160,15 +160,15 @@ def kernel(checkout: Checkout, device: NeuronDevice, cell: Cell) -> Outcome:
 
 def wanted(names: Sequence[str], device: NeuronDevice) -> list[Cell]:
     """The cells of these tables. UsageError where there are none."""
-    found = [cell for name in names for cell in cells(device, name)]
-    if not found:
+    chosen = [cell for name in names for cell in cells(device, name)]
+    if not chosen:
         raise UsageError(f"--kernels are of Tables 1, 3, 4 and 7, and {' '.join(names)} has none: leave --kernels away")
-    return found
+    return chosen
 
 
-def ask(asked: Sequence[Cell], emulate: Emulate) -> None:
+def ask(chosen: Sequence[Cell], emulate: Emulate) -> None:
     """Our runs that stand beside theirs."""
-    for run in (run for cell in asked for run in cell.ours):
+    for run in (run for cell in chosen for run in cell.ours):
         emulate(run)
 
 

@@ -39,8 +39,8 @@ def case(path: str, *names: str, tolerance: float = 1e-5, parts: tuple[str, ...]
 
 def find_case(path: str, name: str) -> Case | None:
     """The case of a kernel: that of its own file before one of any file, as kernels of the same name differ."""
-    found = [one for one in CASES if one.name == name and path.endswith(one.path)]
-    return max(found, key=lambda one: len(one.path), default=None)
+    cases = [case for case in CASES if case.name == name and path.endswith(case.path)]
+    return max(cases, key=lambda case: len(case.path), default=None)
 
 
 def normal(rng: np.random.Generator, *shape: int, dtype: Any = np.float32, scale: float = 1.0) -> np.ndarray:
@@ -57,11 +57,11 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 def worst(pairs: Pairs) -> float:
     """The largest difference, as a share of the largest number there should be. Infinite for another shape."""
-    found = 0.0
+    largest = 0.0
     for got, wanted in pairs:
         have, want = np.asarray(got).astype(np.float64), np.asarray(wanted, np.float64)
         if have.shape != want.shape:
             return float("inf")
         gap = float(np.abs(have - want).max()) / max(float(np.abs(want).max()), 1e-30)
-        found = max(found, gap if np.isfinite(gap) else float("inf"))
-    return found
+        largest = max(largest, gap if np.isfinite(gap) else float("inf"))
+    return largest

@@ -35,11 +35,11 @@ def check(folder: Path, only: str | None = None) -> Iterator[Outcome]:
     """Try each kernel whose FILE:NAME has `only` in it. UsageError."""
     import meshrt.studies.nki.cases  # noqa: F401 - registers them
 
-    there = find_kernels(folder)
-    kernels = [kernel for kernel in there if only is None or only in f"{kernel.path}:{kernel.name}"]
+    every = find_kernels(folder)
+    kernels = [kernel for kernel in every if only is None or only in f"{kernel.path}:{kernel.name}"]
     if not kernels:
-        shown = f"{there[0].path}:{there[0].name}"
-        raise UsageError(f"--only {only}: none of the {len(there)} kernels has that in its FILE:NAME, such as {shown}")
+        shown = f"{every[0].path}:{every[0].name}"
+        raise UsageError(f"--only {only}: none of the {len(every)} kernels has that in its FILE:NAME, such as {shown}")
     outcomes: dict[tuple[str, str], Outcome] = {}
     waiting = []
     for kernel in kernels:
@@ -51,8 +51,8 @@ def check(folder: Path, only: str | None = None) -> Iterator[Outcome]:
             waiting.append(kernel)
     for kernel in waiting:
         path, name = _whole(kernel) or ("", "")
-        found = outcomes.get((path, name))
-        result = vars(found) if found is not None else _tried(folder, Found(path, name, False))
+        earlier = outcomes.get((path, name))
+        result = vars(earlier) if earlier is not None else _tried(folder, Found(path, name, False))
         yield _outcome(kernel, name, {key: result[key] for key in ("parses", "runs", "right", "reason")})
 
 

@@ -19,23 +19,23 @@ def attempt(root: Path, path: str, name: str) -> dict[str, Any]:
     """parses, runs, right, reason; with the difference and the virtual time of what runs."""
     import meshrt.studies.nki.cases  # noqa: F401 - registers them
 
-    found = find_case(path, name)
+    case = find_case(path, name)
     install()
     try:
         module = load(root, path)
-        if found is None:
+        if case is None:
             return {"parses": True, "runs": False, "right": False, "reason": "no inputs and reference here"}
         kernel = getattr(module, name)
         if hasattr(kernel, "how"):
             kernel.how = kernel.how.__class__(**{**vars(kernel.how), "show": False})
-        pairs = found.run(kernel, module, np.random.default_rng(0))
+        pairs = case.run(kernel, module, np.random.default_rng(0))
     except (Exception, SystemExit) as error:
         return {"parses": True, "runs": False, "right": False, "reason": told(error)}
     gap = worst(pairs)
     report = getattr(kernel, "report", None) or {}
     time = report.get("critical_path", {}).get("seconds")
-    right = gap <= found.tolerance
-    reason = "" if right else f"differs from NumPy by {gap:.1e} of the largest number; {found.tolerance:g} is allowed"
+    right = gap <= case.tolerance
+    reason = "" if right else f"differs from NumPy by {gap:.1e} of the largest number; {case.tolerance:g} is allowed"
     return {"parses": True, "runs": True, "right": right, "reason": reason, "difference": gap, "seconds": time,
             "api": report.get("api"), "notes": report.get("notes", [])}  # fmt: skip
 

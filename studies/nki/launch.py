@@ -44,10 +44,10 @@ def launched(root: Path, path: str, name: str, device: str, launches: list[dict[
 
 
 def main(root: str, path: str, name: str, device: str) -> dict[str, Any]:
-    if not (asked := json.load(sys.stdin)):
+    if not (launches := json.load(sys.stdin)):
         return attempt(Path(root), path, name)
     try:
-        return {"reports": launched(Path(root), path, name, device, asked)}
+        return {"reports": launched(Path(root), path, name, device, launches)}
     except (Exception, SystemExit) as error:
         return {"reason": told(error)}
 

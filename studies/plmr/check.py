@@ -153,8 +153,8 @@ def judge(
             steps = evaluate(subject.steps, n, tile)
             values[name][n] = None if measured is None else metric.read(measured, steps, n * n)
         limit = COLOURS if name == "entries" else None  # more the emulator cannot tell apart
-        known = {n: value for n, value in values[name].items() if value is not None}
-        grows[name] = fit([*known], [*known.values()], limit)
+        numbers = {n: value for n, value in values[name].items() if value is not None}
+        grows[name] = fit([*numbers], [*numbers.values()], limit)
     refused = {n: outcome.refused for n, outcome in limited.items() if outcome.refused is not None}
     judged = verdicts(subject, values, grows, device, metrics)
     return Finding(subject, metrics, [*unlimited], values, grows, judged, refused)
@@ -170,15 +170,15 @@ def verdicts(
         why, unknown = [], False
         for name, exponent, limit in bounds:
             title, show = metrics[name].title[2:], metrics[name].show
-            known = {n: value for n, value in values[name].items() if value is not None}
-            over = [n for n, value in known.items() if limit is not None and value > limit]
-            unknown |= not known
+            numbers = {n: value for n, value in values[name].items() if value is not None}
+            over = [n for n, value in numbers.items() if limit is not None and value > limit]
+            unknown |= not numbers
             if grows[name].faster_than(exponent):
-                low, high = min(known), max(known)
-                ends = f"{show(known[low])} at N = {low}, {show(known[high])} at N = {high}"
+                low, high = min(numbers), max(numbers)
+                ends = f"{show(numbers[low])} at N = {low}, {show(numbers[high])} at N = {high}"
                 why.append(f"{title}: {ends}, grows as {grows[name].name}")
             elif over:
-                why.append(f"{title}: {show(known[over[0]])} at N = {over[0]}, the device has {show(limit or 0)}")
+                why.append(f"{title}: {show(numbers[over[0]])} at N = {over[0]}, the device has {show(limit or 0)}")
         return Verdict(False if why else None if unknown else True, "; ".join(why))
 
     share = grows["cores"].exponent

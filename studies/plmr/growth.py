@@ -67,9 +67,9 @@ def slope(points: Sequence[tuple[int, float]]) -> float:
 
 def name(exponent: float) -> str:
     """What such a growth is called: the nearest of those that are known by a name, or the power as it is."""
-    known, text = min(KNOWN, key=lambda entry: abs(entry[0] - exponent))
-    near = TOLERANCE if known in (0.0, 1.0, 2.0) else 0.1
-    return text if abs(known - exponent) <= near else f"N^{exponent:.2f}"
+    power, text = min(KNOWN, key=lambda entry: abs(entry[0] - exponent))
+    near = TOLERANCE if power in (0.0, 1.0, 2.0) else 0.1
+    return text if abs(power - exponent) <= near else f"N^{exponent:.2f}"
 
 
 def parse(text: str) -> float:

@@ -48,14 +48,14 @@ def layout(path: str, parameters: str, launches: Sequence[str], arch: str, steps
     if not any("{" in text for text in (parameters, *launches)):
         raise UsageError(f"--params {parameters!r} has no {{N}}, so nothing grows: --params width:{{N}}")
     braces = [inner for text in (parameters, *launches) for inner in re.findall(r"\{([^{}]*)\}", text)]
-    for one in (steps, *braces):
-        if re.search(r"\btile\b", one):
-            raise UsageError(f"{one!r}: tile is of our own programs, a layout's parameters say what a core has")
-    found = Layout(f"{path}:{parameters}", file, parameters, tuple(launches), arch, steps, reach)
+    for expression in (steps, *braces):
+        if re.search(r"\btile\b", expression):
+            raise UsageError(f"{expression!r}: tile is of our own programs, a layout's parameters say what a core has")
+    subject = Layout(f"{path}:{parameters}", file, parameters, tuple(launches), arch, steps, reach)
     for text in (parameters, *launches):
         fill(text, 8, 0)  # tell what is wrong before anything runs
     evaluate(steps, 8, 0)
-    return found
+    return subject
 
 
 def check_layout(comm: Any, subject: Layout, sizes: Sequence[int], console: Console) -> Finding:
@@ -73,12 +73,12 @@ def check_layout(comm: Any, subject: Layout, sizes: Sequence[int], console: Cons
     for part in comm.allgather(mine):
         all_runs |= part
     runs = {n: all_runs[n][0] for n in sizes}
-    found = check.judge(subject, runs, runs, limits(subject.arch), 0, METRICS)
-    verdicts = dict(found.verdicts)
+    finding = check.judge(subject, runs, runs, limits(subject.arch), 0, METRICS)
+    verdicts = dict(finding.verdicts)
     for n, (_, letter) in sorted(all_runs.items(), reverse=True):
         if letter:
             verdicts[letter] = Verdict(False, f"refused at N = {n}")
-    return replace(found, verdicts=verdicts)
+    return replace(finding, verdicts=verdicts)
 
 
 def limits(arch: str) -> Limits:

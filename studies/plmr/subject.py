@@ -70,8 +70,8 @@ class Subject:
 
     def arguments(self, n: int, tile: int) -> dict[str, Any]:
         """The options on an N x N mesh. UsageError."""
-        known = {option.name: option for option in self.program.options}
-        return {name: value_of(known[name], fill(text, n, tile)) for name, text in self.options.items()}
+        options = {option.name: option for option in self.program.options}
+        return {name: value_of(options[name], fill(text, n, tile)) for name, text in self.options.items()}
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,10 @@ def value_of(option: Option, text: str) -> Any:
     if text in option.words:
         return text
     if option.kind is bool:
-        known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-        if text.lower() not in known:
+        truths = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+        if text.lower() not in truths:
             raise UsageError(f"{option.name}={text}: true or false")
-        return known[text.lower()]
+        return truths[text.lower()]
     try:
         return whole(text) if option.kind is int else option.kind(text)
     except ValueError:

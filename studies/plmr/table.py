@@ -93,7 +93,9 @@ def _table(title: str, findings: Sequence[Finding]) -> Grid:
     for name, metric in findings[0].metrics.items():
         rows.append([metric.title, *(_ends(finding.values[name], metric.show) for finding in findings)])
         grows = [finding.grows[name] for finding in findings]
-        rows.append([Cell(f"{metric.title}, exponent", ""), *(Cell(one.exponent, _growth(one)) for one in grows)])
+        rows.append(
+            [Cell(f"{metric.title}, exponent", ""), *(Cell(growth.exponent, _growth(growth)) for growth in grows)]
+        )
     for letter, name in LETTERS.items():
         rows.append([name, *(SAYS[finding.verdicts[letter].ok] for finding in findings)])
     return Grid(["", *(_short(finding.subject.name) for finding in findings)], rows, title, right=True)

@@ -59,8 +59,8 @@ def tune(comm: Any, console: Console, question: Question, space: Space) -> dict[
     check(question, space)
     tried: Tried = {}
 
-    def run(settings: Sequence[Setting], what: str) -> None:
-        measure(comm, console, question, tried, settings, what)
+    def run(settings: Sequence[Setting], label: str) -> None:
+        measure(comm, console, question, tried, settings, label)
 
     parts: list[PhaseName] = ["prefill", "decode"] if question.contexts else ["prefill"]
     for part in parts:

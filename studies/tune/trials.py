@@ -69,12 +69,12 @@ Tried = dict[Setting, Trial]
 
 
 def measure(
-    comm: Any, console: Console, question: Question, tried: Tried, settings: Iterable[Setting], what: str
+    comm: Any, console: Console, question: Question, tried: Tried, settings: Iterable[Setting], label: str
 ) -> None:
     """Emulate the settings that have not been tried yet, shared out to the ranks; `tried` grows by them."""
     new = [setting for setting in dict.fromkeys(settings) if setting not in tried]
     jobs = [jobs_of(question, setting) for setting in new]
-    outcomes = iter(sweep(comm, [job for trial_jobs in jobs for job in trial_jobs], console, what))
+    outcomes = iter(sweep(comm, [job for trial_jobs in jobs for job in trial_jobs], console, label))
     for setting, trial_jobs in zip(new, jobs, strict=True):
         tried[setting] = judge(question, setting, [next(outcomes) for _ in trial_jobs])
 

@@ -17,31 +17,31 @@ from meshrt.studies.validate.rows import DATA, Row, read_rows
 
 
 def _other(protocols: tuple[Protocol, ...], name: str, **numbers: Any) -> tuple[Protocol, ...]:
-    return tuple(replace(one, **numbers) if one.name == name else one for one in protocols)
+    return tuple(replace(protocol, **numbers) if protocol.name == name else protocol for protocol in protocols)
 
 
-def systems(found: Found) -> dict[str, System]:
+def systems(constants: Found) -> dict[str, System]:
     """The systems with these numbers; each GPU's, and those of the network, are shared."""
     changed = {}
     for name, system in SYSTEMS.items():
         gpu, device = name.split("_")[0], system.device
         nvlink = _other(
-            device.nvlink_protocols, "Simple", step_seconds=found[f"{name} step"],
-            share=min(1.0, found[f"{name} share"]),
-            **({"seconds": found[f"{name} Simple"]} if device.nvlink_gpus > 2 else {}),
+            device.nvlink_protocols, "Simple", step_seconds=constants[f"{name} step"],
+            share=min(1.0, constants[f"{name} share"]),
+            **({"seconds": constants[f"{name} Simple"]} if device.nvlink_gpus > 2 else {}),
         )  # fmt: skip
-        nvlink = _other(nvlink, "LL", step_seconds=found["LL step"], share=found["LL share"])
+        nvlink = _other(nvlink, "LL", step_seconds=constants["LL step"], share=constants["LL share"])
         network = _other(
-            device.network_protocols, "LL", seconds=found["network LL"], step_seconds=found["network LL step"],
-            share=found["network LL share"],
+            device.network_protocols, "LL", seconds=constants["network LL"], step_seconds=constants["network LL step"],
+            share=constants["network LL share"],
         )  # fmt: skip
-        network = _other(network, "Simple", seconds=found["network"], step_seconds=found["network step"])
+        network = _other(network, "Simple", seconds=constants["network"], step_seconds=constants["network step"])
         device = replace(
             device, nvlink_protocols=nvlink, network_protocols=network,
-            pcie_bytes_per_second=found[f"{gpu} pcie"], network_bytes_per_second=found["network rate"],
-            pcie_protocols=_other(device.pcie_protocols, "Simple", step_seconds=found[f"{gpu} pcie step"]),
+            pcie_bytes_per_second=constants[f"{gpu} pcie"], network_bytes_per_second=constants["network rate"],
+            pcie_protocols=_other(device.pcie_protocols, "Simple", step_seconds=constants[f"{gpu} pcie step"]),
         )  # fmt: skip
-        changed[name] = System(device, {count: found[f"{name} {count} late"] for count in system.late_seconds})
+        changed[name] = System(device, {count: constants[f"{name} {count} late"] for count in system.late_seconds})
     return changed
 
 
@@ -59,8 +59,8 @@ def ring_seconds(system: System, row: Row) -> float:
 def loss_on(rows: list[Row]) -> Callable[[Found], float]:
     times = 1e-6 * np.array([row.measured for row in rows])
 
-    def loss(found: Found) -> float:
-        of = systems(found)
+    def loss(constants: Found) -> float:
+        of = systems(constants)
         return float(off(np.array([ring_seconds(of[row.sizes["system"]], row) for row in rows]), times).mean())
 
     return loss

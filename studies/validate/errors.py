@@ -61,7 +61,7 @@ class Errors:
 
 def errors(compared: Sequence[Compared]) -> Errors:
     """Of those rows together."""
-    ratios = [one.ratio for one in compared if one.ratio is not None]
+    ratios = [pair.ratio for pair in compared if pair.ratio is not None]
     off = [abs(ratio - 1) for ratio in ratios]
     refused = len(compared) - len(off)
     if not off:
@@ -71,5 +71,5 @@ def errors(compared: Sequence[Compared]) -> Errors:
 
 def by_use(compared: Sequence[Compared]) -> Mapping[str, list[Compared]]:
     """The rows of each use that there are any of."""
-    parts = {use: [one for one in compared if one.row.use == use] for use in USES}
+    parts = {use: [pair for pair in compared if pair.row.use == use] for use in USES}
     return {use: part for use, part in parts.items() if part}

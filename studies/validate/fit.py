@@ -45,9 +45,9 @@ def fit(device: Device, wanted: Callable[[Sizes], bool] = lambda row: True) -> D
         for name in names:
             slopes.append((ratios(replace(device, **{name: getattr(device, name) + SMALL})) - now) / SMALL)
         step = np.linalg.lstsq(np.stack(slopes, axis=1), 1 - now, rcond=None)[0]
-        found = {name: getattr(device, name) + float(by) for name, by in zip(names, step, strict=True)}
-        print(f"{kind.kernel(sizes[0])}:", *(f"{name} {value:.2f}" for name, value in found.items()))
-        device = replace(device, **found)
+        constants = {name: getattr(device, name) + float(by) for name, by in zip(names, step, strict=True)}
+        print(f"{kind.kernel(sizes[0])}:", *(f"{name} {value:.2f}" for name, value in constants.items()))
+        device = replace(device, **constants)
         off = np.abs(ratios(device) - 1)
         print(f"  {len(rows)} rows: median {np.median(off):.2%}, 95 % within {np.percentile(off, 95):.2%},", end=" ")
         print(f"worst {off.max():.2%}")
@@ -64,7 +64,7 @@ def _ratios(
     """Emulated over measured, of each row."""
     cycles = np.full(len(sizes), np.nan)
     for _, batch in batches:
-        cycles[list(batch)] = [one.value for one in emulate(device, [sizes[at] for at in batch])]
+        cycles[list(batch)] = [outcome.value for outcome in emulate(device, [sizes[at] for at in batch])]
     ratios: np.ndarray = cycles / measured
     return ratios
 

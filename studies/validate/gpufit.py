@@ -53,11 +53,11 @@ def measured(rows: Sequence[tuple[Sizes, float]]) -> Measured:
         if row["k"] is not None:
             products.append((row["m"], row["k"], row["n"], time))
             continue
-        one, tp = MODELS[row["model"]], row["tp"]
-        heads = one.heads // tp + max(1, one.kv // tp)
+        model, tp = MODELS[row["model"]], row["tp"]
+        heads = model.heads // tp + max(1, model.kv // tp)
         width, arrays = {
-            "input_layernorm": (one.hidden, 2), "attn_rope": (heads * one.head, 2), "mlp_act": (one.inner // tp, 3),
-            "add": (one.hidden, 3),
+            "input_layernorm": (model.hidden, 2), "attn_rope": (heads * model.head, 2),
+            "mlp_act": (model.inner // tp, 3), "add": (model.hidden, 3),
         }.get(row["op"], (0, 0))  # fmt: skip
         nbytes = DTYPE.itemsize * arrays * row["m"] * width
         operators.setdefault(row["op"], []).append((row["m"], width, nbytes, time))
@@ -65,8 +65,8 @@ def measured(rows: Sequence[tuple[Sizes, float]]) -> Measured:
 
 
 def off(emulated: np.ndarray, measured: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.minimum(np.abs(np.log(emulated / measured)), MOST)
-    return found
+    distance: np.ndarray = np.minimum(np.abs(np.log(emulated / measured)), MOST)
+    return distance
 
 
 def search(start: Found, loss: Callable[[Found], float], steps: int) -> Found:
@@ -79,8 +79,8 @@ def search(start: Found, loss: Callable[[Found], float], steps: int) -> Found:
         factors = np.exp(width * moved * rng.standard_normal(len(names)))
         tried = {name: best[name] * float(factor) for name, factor in zip(names, factors, strict=True)}
         tried |= {name: min(tried[name], LARGEST_SHARE) for name in SHARES if name in tried}
-        if (found := loss(tried)) < least:
-            best, least = tried, found
+        if (lost := loss(tried)) < least:
+            best, least = tried, lost
     return best
 
 
@@ -103,18 +103,18 @@ def of_products(device: GpuDevice, rows: np.ndarray) -> np.ndarray:
     return off(times, rows[:, 3])
 
 
-def row_kernels(found: Found) -> dict[str, RowKernel]:
-    block = found["block"]
+def row_kernels(constants: Found) -> dict[str, RowKernel]:
+    block = constants["block"]
     return {
-        "input_layernorm": RowKernel(found["norm"], found["norm alone"], block, found["norm again"]),
-        "attn_rope": RowKernel(found["rotate"], found["rotate alone"], block),
-        "mlp_act": RowKernel(found["activate"], found["activate alone"], block),
+        "input_layernorm": RowKernel(constants["norm"], constants["norm alone"], block, constants["norm again"]),
+        "attn_rope": RowKernel(constants["rotate"], constants["rotate alone"], block),
+        "mlp_act": RowKernel(constants["activate"], constants["activate alone"], block),
     }
 
 
 def fit_kernels(devices: Mapping[str, GpuDevice], rows: Mapping[str, Measured], start: Found, steps: int) -> Found:
-    def loss(found: Found) -> float:
-        kernels, shared = row_kernels(found), {name: found[name] for name in SHARED}
+    def loss(constants: Found) -> float:
+        kernels, shared = row_kernels(constants), {name: constants[name] for name in SHARED}
         parts = [of_operators(replace(devices[gpu], **shared), kernels, own.operators) for gpu, own in rows.items()]
         return float(np.mean([part.mean() for part in parts]))
 
@@ -126,11 +126,11 @@ def fit_device(device: GpuDevice, rows: Measured, kernels: Mapping[str, RowKerne
     if device.name == BESIDE:
         names.remove("sm_rate")
 
-    def loss(found: Found) -> float:
-        one = replace(device, **found)
-        parts = [of_products(one, rows.products)]
+    def loss(constants: Found) -> float:
+        fitted = replace(device, **constants)
+        parts = [of_products(fitted, rows.products)]
         if rows.operators:
-            parts.append(of_operators(one, kernels, rows.operators))
+            parts.append(of_operators(fitted, kernels, rows.operators))
         return float(np.concatenate(parts).mean())
 
     return replace(device, **search({name: getattr(device, name) for name in names}, loss, steps))
@@ -143,15 +143,15 @@ def fit_eager(devices: Mapping[str, GpuDevice], steps: int) -> Eager:
     ]  # fmt: skip
     times = np.array([time for _, _, time in rows])
 
-    def eager(found: Found) -> Eager:
-        block = found["block"]
+    def eager(constants: Found) -> Eager:
+        block = constants["block"]
         return Eager(
-            RowKernel(found["strided"], found["strided alone"], block),
-            RowKernel(found["gather"], found["gather alone"], block), found["summing"], found["few"],
+            RowKernel(constants["strided"], constants["strided alone"], block),
+            RowKernel(constants["gather"], constants["gather alone"], block), constants["summing"], constants["few"],
         )  # fmt: skip
 
-    def loss(found: Found) -> float:
-        kernels = eager(found)
+    def loss(constants: Found) -> float:
+        kernels = eager(constants)
         return float(off(np.array([seconds(device, sizes, kernels) for device, sizes, _ in rows]), times).mean())
 
     start = {
@@ -166,21 +166,21 @@ def main(turns: int = 4, steps: int = 1500) -> None:
     rows = {gpu: measured(fit_rows("LLMServingSim" if gpu == "A6000" else "vidur", gpu)) for gpu in devices}
     rows["A6000"] = Measured(rows["A6000"].products, {})
     several = {gpu: own for gpu, own in rows.items() if own.operators}
-    one = devices["A100"]
-    found = {
-        **{name: getattr(one, name) for name in SHARED}, "block": NORM.block, "norm": NORM.cycles,
+    a100 = devices["A100"]
+    constants = {
+        **{name: getattr(a100, name) for name in SHARED}, "block": NORM.block, "norm": NORM.cycles,
         "norm alone": NORM.alone, "norm again": NORM.again, "rotate": ROTATE.cycles, "rotate alone": ROTATE.alone,
         "activate": ACTIVATE.cycles, "activate alone": ACTIVATE.alone,
     }  # fmt: skip
     for _ in range(turns):
-        found = fit_kernels(devices, several, found, steps)
-        shared = {name: found[name] for name in SHARED}
+        constants = fit_kernels(devices, several, constants, steps)
+        shared = {name: constants[name] for name in SHARED}
         for gpu in ("A40", "A6000", "A100", "H100"):
             device = devices[gpu]
             if gpu == "A6000":
                 device = replace(device, **{name: getattr(devices["A40"], name) for name in CHIP})
-            devices[gpu] = fit_device(replace(device, **shared), rows[gpu], row_kernels(found), steps // 3)
-    for name, number in found.items():
+            devices[gpu] = fit_device(replace(device, **shared), rows[gpu], row_kernels(constants), steps // 3)
+    for name, number in constants.items():
         print(f"{name:30} {number:.4g}")
     for gpu, device in devices.items():
         print(gpu, *(f"{name} {getattr(device, name):.4g}" for name in (*OWN, *CHIP)), sep="\n  ")

@@ -14,18 +14,21 @@ def draw(path: str, compared: Sequence[Compared]) -> None:
     """
     from matplotlib.figure import Figure
 
-    kernels = list(dict.fromkeys(one.kernel for one in compared))
+    kernels = list(dict.fromkeys(pair.kernel for pair in compared))
     figure = Figure(figsize=(4.5 * len(kernels), 6.5), layout="constrained")
     panels = figure.subplots(2, len(kernels), squeeze=False)
     for (both, ratios), kernel in zip(panels.T, kernels, strict=True):
-        own = [one for one in compared if one.kernel == kernel and one.ratio is not None]
-        for use in dict.fromkeys(one.row.use for one in own):
-            part = [one for one in own if one.row.use == use]
-            measured = [one.row.measured for one in part]
-            both.plot(measured, [one.emulated.value for one in part], ".", markersize=4, label=use)
-            ratios.plot(measured, [one.ratio for one in part], ".", markersize=4)
+        own = [pair for pair in compared if pair.kernel == kernel and pair.ratio is not None]
+        for use in dict.fromkeys(pair.row.use for pair in own):
+            part = [pair for pair in own if pair.row.use == use]
+            measured = [pair.row.measured for pair in part]
+            both.plot(measured, [pair.emulated.value for pair in part], ".", markersize=4, label=use)
+            ratios.plot(measured, [pair.ratio for pair in part], ".", markersize=4)
         unit = own[0].row.kind.unit if own else ""
-        ends = [min((one.row.measured for one in own), default=1), max((one.row.measured for one in own), default=1)]
+        ends = [
+            min((pair.row.measured for pair in own), default=1),
+            max((pair.row.measured for pair in own), default=1),
+        ]
         both.plot(ends, ends, color="grey", linewidth=0.8)
         ratios.axhline(1, color="grey", linewidth=0.8)
         for panel in (both, ratios):

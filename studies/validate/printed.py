@@ -13,20 +13,20 @@ def print_comparison(compared: Sequence[Compared], every_row: bool, form: str = 
 
 def said(compared: Sequence[Compared], every_row: bool) -> Iterator[str | Grid]:
     """For each kernel a line for each size and use, with the row that is furthest off; or a line for every row."""
-    for kernel in dict.fromkeys(one.kernel for one in compared):
-        rows = [one for one in compared if one.kernel == kernel]
+    for kernel in dict.fromkeys(pair.kernel for pair in compared):
+        rows = [pair for pair in compared if pair.kernel == kernel]
         yield from (_rows if every_row else _by_size)(kernel, rows)
         for use, part in by_use(rows).items():
             yield f"  {use}: {_told(errors(part))}"
-        for note in dict.fromkeys(one.emulated.note for one in rows if one.emulated.note):
-            yield f"  {sum(one.emulated.note == note for one in rows)} rows: {note}"
+        for note in dict.fromkeys(pair.emulated.note for pair in rows if pair.emulated.note):
+            yield f"  {sum(pair.emulated.note == note for pair in rows)} rows: {note}"
 
 
 def _by_size(kernel: str, rows: Sequence[Compared]) -> Iterator[str | Grid]:
     lines = []
-    for size in dict.fromkeys(one.size for one in rows):
-        for use, part in by_use([one for one in rows if one.size == size]).items():
-            of, worst = errors(part), max(part, key=lambda one: one.error or 0.0)
+    for size in dict.fromkeys(pair.size for pair in rows):
+        for use, part in by_use([pair for pair in rows if pair.size == size]).items():
+            of, worst = errors(part), max(part, key=lambda pair: pair.error or 0.0)
             lines.append(
                 (
                     size, use, of.rows, _share(of.median_error), _share(of.p95_error), _sizes(worst),
@@ -41,9 +41,9 @@ def _by_size(kernel: str, rows: Sequence[Compared]) -> Iterator[str | Grid]:
 def _rows(kernel: str, rows: Sequence[Compared]) -> Iterator[str | Grid]:
     lines = [
         (
-            _sizes(one), one.row.use, number(one.row.measured), number(one.emulated.value, "refused"), _ratio(one)
+            _sizes(pair), pair.row.use, number(pair.row.measured), number(pair.emulated.value, "refused"), _ratio(pair)
         )
-        for one in rows
+        for pair in rows
     ]  # fmt: skip
     yield from table(kernel, ("size", "use", f"measured, {rows[0].row.kind.unit}", "emulated", "ratio"), lines)
 
@@ -64,9 +64,9 @@ def _share(error: float | None) -> Cell:
     return Cell(error, share(error))
 
 
-def _ratio(one: Compared) -> Cell:
-    return Cell(one.ratio, "" if one.ratio is None else f"{one.ratio:.3f}")
+def _ratio(pair: Compared) -> Cell:
+    return Cell(pair.ratio, "" if pair.ratio is None else f"{pair.ratio:.3f}")
 
 
-def _sizes(one: Compared) -> str:
-    return " ".join(f"{name} {value}" for name, value in one.row.sizes.items() if value is not None)
+def _sizes(pair: Compared) -> str:
+    return " ".join(f"{name} {value}" for name, value in pair.row.sizes.items() if value is not None)

@@ -52,12 +52,12 @@ MESHGEMV = Published("MeshGEMV/WSE-3/src/layout.csl", _gemv, "meshgemv_host", co
 
 def kinds(folder: Path) -> tuple[Kind, ...]:
     """Both, emulated by the CSL of a checkout. UsageError."""
-    found = []
+    both = []
     for kind, of in ((GEMM, MESHGEMM), (GEMV, MESHGEMV)):
         if not (folder / of.layout).is_file():
             raise UsageError(f"--csl {folder}: there is no {of.layout}; a checkout of MeshInfra/WaferLLM has it")
-        found.append(replace(kind, batches=_alone, emulate=partial(_emulate, folder, of)))
-    return tuple(found)
+        both.append(replace(kind, batches=_alone, emulate=partial(_emulate, folder, of)))
+    return tuple(both)
 
 
 def _alone(sizes: Sequence[Sizes]) -> list[tuple[float, Batch]]:

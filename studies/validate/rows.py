@@ -58,8 +58,8 @@ def _kind(path: str, header: Sequence[str], kinds: Sequence[Kind]) -> Kind:
     for kind in kinds:
         if set(header) - {"use"} == {*kind.columns, kind.measured}:
             return kind
-    known = "; ".join(f"{','.join((*kind.columns, kind.measured))} ({kind.name})" for kind in kinds)
-    raise UsageError(f"--data {path}: no kind of measurement has the columns {','.join(header)}; there are {known}")
+    choices = "; ".join(f"{','.join((*kind.columns, kind.measured))} ({kind.name})" for kind in kinds)
+    raise UsageError(f"--data {path}: no kind of measurement has the columns {','.join(header)}; there are {choices}")
 
 
 def _number(text: str) -> float:

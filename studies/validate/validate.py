@@ -36,7 +36,7 @@ def validate(
         rows = _sampled(rows, sample)
     if not rows:
         raise UsageError("there are no such rows")
-    return [Compared(row, one) for row, one in zip(rows, _emulate(comm, console, rows), strict=True)]
+    return [Compared(row, outcome) for row, outcome in zip(rows, _emulate(comm, console, rows), strict=True)]
 
 
 def _sampled(rows: Sequence[Row], count: int) -> list[Row]:
@@ -47,9 +47,9 @@ def _sampled(rows: Sequence[Row], count: int) -> list[Row]:
     kept = set[int]()
     for kernel in dict.fromkeys(row.kind.kernel(row.sizes) for row in rows):
         own = [at for at, row in enumerate(rows) if row.kind.kernel(row.sizes) == kernel]
-        some = min(count, len(own))
-        part = len(own) // some
-        kept |= {own[at * len(own) // some + (at + at // part) % part] for at in range(some)}
+        number = min(count, len(own))
+        part = len(own) // number
+        kept |= {own[at * len(own) // number + (at + at // part) % part] for at in range(number)}
     return [row for at, row in enumerate(rows) if at in kept]
 
 
@@ -82,14 +82,14 @@ def _emulate(comm: Any, console: Console, rows: Sequence[Row]) -> list[Emulated]
 def document(comm: Any, compared: Sequence[Compared], began: float) -> dict[str, Any]:
     """The report. A kernel's own numbers are of its `check` rows; those of each use stand beside them."""
     kernels = {}
-    for kernel in dict.fromkeys(one.kernel for one in compared):
-        uses = by_use([one for one in compared if one.kernel == kernel])
+    for kernel in dict.fromkeys(pair.kernel for pair in compared):
+        uses = by_use([pair for pair in compared if pair.kernel == kernel])
         kernels[kernel] = errors(uses.get("check", [])).json() | {
             "uses": {use: errors(part).json() for use, part in uses.items()}
         }
     return {
         "schema": SCHEMA,
         "kernels": kernels,
-        "rows": [one.json() for one in compared],
+        "rows": [pair.json() for pair in compared],
         "host": {"ranks": comm.size, "wall_seconds": perf_counter() - began, "version": __version__},
     }

@@ -35,16 +35,16 @@ def wafer_joules(device: Device, part: Mapping[str, Any], times: int = 1) -> Jou
     return Joules(*((part["energy"][name] + others * watts) / times for name, watts in idle.items()))
 
 
-def rows(cells: Sequence[Cell], found: Joules | None) -> list[Row]:
+def rows(cells: Sequence[Cell], spent: Joules | None) -> list[Row]:
     """A block of Tables 6 to 8: joules of the WSE-2, and how those of the A100s compare."""
     (wafer,) = (cell for cell in cells if cell.system != "a100" and cell.unit != "ratio")
     watts = published.WSE_A100_POWER * published.A100_WATTS
     note = (
         "refused, or a device without joules"
-        if found is None
-        else f"counted, {joules(found.low)} to {joules(found.high)}; published: its time at {watts / 1e3:g} kW"
+        if spent is None
+        else f"counted, {joules(spent.low)} to {joules(spent.high)}; published: its time at {watts / 1e3:g} kW"
     )
-    mean = None if found is None else found.mean
+    mean = None if spent is None else spent.mean
     stated = watts * _seconds(wafer)
     lines = [Row(str(wafer.table), wafer.model, "waferllm", "energy", "J", stated, mean, note=note, derived=True)]
     gpus = {cell.column: cell for cell in cells if cell.system == "a100"}

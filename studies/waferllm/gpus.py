@@ -38,8 +38,8 @@ def table6(device: Device, emulate: Emulate) -> list[Row]:
             value, cycles = 1e3 * times[best]["seconds"], times[best]["cycles"]
             note = f"{best}x{best}, the best of {len(times)} core counts from {min(times)} to {max(times)} a side"
         report = None if best is None else runs[best].report
-        found = None if report is None else energy.wafer_joules(device, report["measured"])
-        rows += _against(6, name, value, cycles, note, found)
+        spent = None if report is None else energy.wafer_joules(device, report["measured"])
+        rows += _against(6, name, value, cycles, note, spent)
     return rows
 
 
@@ -80,16 +80,16 @@ def _of_phase(outcome: Outcome, device: Device, prompt: int | None = None) -> Jo
     return energy.wafer_joules(device, phase, prompt or 1)
 
 
-def _best(number: int, rows: Sequence[Row], found: Callable[[str, str], Joules | None]) -> list[Row]:
+def _best(number: int, rows: Sequence[Row], joules_of: Callable[[str, str], Joules | None]) -> list[Row]:
     table_rows = []
     for model in REPEATED:
         for system in published.PROGRAMS:
             of_model = [row for row in rows if row.subject == model and row.system == system]
-            known = [row for row in of_model if row.emulated is not None]
-            best = max(known, key=lambda row: row.emulated or 0.0, default=None)
+            emulated = [row for row in of_model if row.emulated is not None]
+            best = max(emulated, key=lambda row: row.emulated or 0.0, default=None)
             note = f"the best of table {of_model[0].table}: {best.column}" if best else of_model[0].note
             value, cycles = (best.emulated, best.cycles) if best else (None, None)
-            joules = found(model, best.column) if best and system == "waferllm" else None
+            joules = joules_of(model, best.column) if best and system == "waferllm" else None
             block = _against(number, model, value, cycles, note, joules)
             if system == "as-published":
                 block = [replace(row, system=system) for row in block if row.column == "WSE-2"]
@@ -98,7 +98,7 @@ def _best(number: int, rows: Sequence[Row], found: Callable[[str, str], Joules |
 
 
 def _against(
-    number: int, name: str, value: float | None, cycles: float | None, method: str, found: Joules | None
+    number: int, name: str, value: float | None, cycles: float | None, method: str, spent: Joules | None
 ) -> list[Row]:
     """One block of Tables 6 to 8. Energy follows from the published power and the emulated time; then as counted."""
     cells = [cell for cell in published.table(number) if cell.model == name]
@@ -121,7 +121,7 @@ def _against(
             rows.append(
                 Row(str(number), name, "waferllm", cell.column, "ratio", cell.value, ratio, note=note, derived=True)
             )
-    return rows + energy.rows(cells, found)
+    return rows + energy.rows(cells, spent)
 
 
 def energy_ratio(gpus: int, gpu_value: float, wafer_value: float, times: bool) -> float:

@@ -97,14 +97,14 @@ def summary(report: dict[str, Any]) -> Iterator[str]:
     summaries = report["summary"]
     if summaries:
         yield "\nEmulated over published, of WSE-2's cells"
-    for one in summaries:
-        line = f"  {one['system']:15} {one['emulated']} of {one['cells']} emulated,"
-        line += f" {one['compared']} compared"
-        if one["compared"]:
-            line += f": median {one['median_ratio']:.3g}, worst {one['worst_ratio']:.3g} ({one['worst_cell']})"
+    for row in summaries:
+        line = f"  {row['system']:15} {row['emulated']} of {row['cells']} emulated,"
+        line += f" {row['compared']} compared"
+        if row["compared"]:
+            line += f": median {row['median_ratio']:.3g}, worst {row['worst_ratio']:.3g} ({row['worst_cell']})"
         yield line
-        if one["system"] in ("waferllm", "as-published") and one["compared"]:
-            yield (f"  {'':15} {one['within_goal']} of {one['compared']} within {GOAL:g}x, which is the goal for these")
+        if row["system"] in ("waferllm", "as-published") and row["compared"]:
+            yield (f"  {'':15} {row['within_goal']} of {row['compared']} within {GOAL:g}x, which is the goal for these")
 
 
 def why(reasons: Sequence[str]) -> Iterator[str]:

@@ -152,7 +152,7 @@ def of_systems(names: Sequence[str], given: bool, systems: Sequence[str]) -> lis
     of = published.SYSTEMS
     for system in systems:
         if not any(system in of.get(name, ()) for name in names):
-            those = ", ".join(dict.fromkeys(one for name in names for one in of.get(name, ())))
+            those = ", ".join(dict.fromkeys(other for name in names for other in of.get(name, ())))
             only = f", only of {those}" if those else ""
             raise UsageError(
                 f"{' and '.join(map(title, names))}: no cells of {system}{only}; Tables"

@@ -103,7 +103,7 @@ def flash_backward(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
     wanted = [scale * ds @ rows[1], scale * ds.swapaxes(-1, -2) @ rows[0], weights.swapaxes(-1, -2) @ rows[3]]
     o = out.transpose(0, 1, 3, 2).astype(np.float32)
     got = kernel[1, 1](q, k, v, o, dy, lse, None, use_causal_mask=True, mixed_precision=True)
-    return [(one, two.transpose(0, 1, 3, 2)) for one, two in zip(got, wanted, strict=True)]
+    return [(have, want.transpose(0, 1, 3, 2)) for have, want in zip(got, wanted, strict=True)]
 
 
 @case("reference/attention.py", "dropout_p_local", tolerance=1e-2)

@@ -12,7 +12,7 @@ from meshrt.studies.nki.case import BFLOAT16, Pairs, case, normal
 def _inputs(rng: np.random.Generator, *shapes: tuple[int, int]) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Matrices in bfloat16, as large as keeps sums of products near 1; the same in float64."""
     given = [normal(rng, *shape, dtype=BFLOAT16, scale=shape[0] ** -0.25) for shape in shapes]
-    return given, [one.astype(np.float64) for one in given]
+    return given, [matrix.astype(np.float64) for matrix in given]
 
 
 def _swiglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
