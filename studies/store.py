@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from time import perf_counter
 from typing import Any, TypeVar
 
 import meshrt
@@ -16,6 +17,7 @@ from meshrt.studies.sweep import Job, Outcome, sweep
 
 PENDING = Outcome(None, "not run")
 Run = TypeVar("Run")
+Made = TypeVar("Made")
 
 
 @dataclass
@@ -37,10 +39,11 @@ class Store:
     def check(self) -> None:
         """UsageError where a program has no such option or choice: a run would not say so, or only at its end."""
         for job in self.pending.values():
-            options = {option.name: option for option in job.load().options}
+            program = job.load()
+            options = {option.name: option for option in program.options}
             for name, value in job.arguments.items():
                 if name not in options or (options[name].choices and value not in (*options[name].choices, None)):
-                    raise UsageError(f"{job.program} has no option {name.replace('_', '-')} with the choice {value}")
+                    raise UsageError(f"{program.name} has no option {name.replace('_', '-')} with the choice {value}")
 
     def run(self, comm: Any, console: Console, what: str) -> None:
         """Run what was asked for, shared out to the ranks, and write it down: rank 0's share as it goes along."""
@@ -57,15 +60,29 @@ class Store:
         if keys and comm.rank == 0:
             self.write()
 
+    def made(self, comm: Any, console: Console, title: str, since: float, table: Callable[[], Made]) -> Made:
+        """A table: `table` asks for its runs where it is first called, and reads them where it is called again.
+
+        `since`: when the reproduction began, in seconds of `perf_counter`.
+        """
+        table()
+        counts = f"{len(self.pending)} runs to do, {len(self.outcomes)} done"
+        console.text(f"{title}: {counts}, {perf_counter() - since:.0f} s so far\n")
+        self.run(comm, console, f"{title}, runs")
+        return table()
+
     def write(self) -> None:
         """The file, if there is to be one."""
         write_runs(self.path, self.code, {key: asdict(outcome) for key, outcome in self.outcomes.items()})
 
 
-def open_store(path: str | None, paper: str = "") -> Store:
-    """An empty store, or what the file holds of runs by this very code. UsageError. The path is that of `file_of`."""
+def open_store(path: str | None, paper: str = "", more: Sequence[Path] = ()) -> Store:
+    """An empty store, or what the file holds of runs by this very code, of which are `more` files as well. UsageError.
+
+    The path is that of `file_of`.
+    """
     path = file_of(path, paper)
-    code = digest() if path else ""
+    code = digest(more) if path else ""
     return Store(path, code, read_runs(path, code, lambda outcome: Outcome(**outcome)))
 
 
@@ -113,7 +130,8 @@ def user_file(paper: str) -> str | None:
 def key_of(job: Job) -> str:
     """Everything that a run depends on but the code."""
     device = {name: value for name, value in asdict(job.device).items() if name != "sources"}
-    facts = (job.program, job.mesh, device, dict(sorted(job.arguments.items())), job.payload, job.static)
+    program = job.program if isinstance(job.program, str) else f"{job.program.__module__}.{job.program.__name__}"
+    facts = (program, job.mesh, device, dict(sorted(job.arguments.items())), job.payload, job.static)
     return json.dumps(facts)
 
 

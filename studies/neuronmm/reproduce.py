@@ -5,6 +5,7 @@ Device constants have sources of their own (`meshrt devices`); none is fitted to
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -72,13 +73,8 @@ def reproduce(
         done = theirs.run_theirs(comm, console, checkout, device, asked)
         console.clear()
     for name in names:
-        table = TABLES[name]
-        table(device, store.emulate)  # the first time only asks for runs
-        shares(device, store.emulate, name)
         theirs.ask([cell for cell in asked if cell.table == name], store.emulate)
-        console.text(f"{title(name)}: {len(store.pending)} runs to do, {perf_counter() - start:.0f} s so far\n")
-        store.run(comm, console, f"{title(name)}, runs")
-        table_rows, parts = table(device, store.emulate), shares(device, store.emulate, name)
+        table_rows, parts = store.made(comm, console, title(name), start, partial(_asked, name, device, store.emulate))
         why[name] = reasons(name, table_rows, parts)
         rows += table_rows
         all_shares += parts
@@ -89,6 +85,11 @@ def reproduce(
         if show is not None and comm.rank == 0:
             show(report(), name)
     return report()
+
+
+def _asked(name: str, device: NeuronDevice, emulate: Emulate) -> tuple[list[Row], list[Shares]]:
+    """A table's rows, and where the time of its cells went."""
+    return TABLES[name](device, emulate), shares(device, emulate, name)
 
 
 def _found(comm: Any, folder: Path, asked: Sequence[Cell], device: NeuronDevice) -> Checkout:
