@@ -105,7 +105,7 @@ def neuronmm(tables: tuple[str, ...], **options: Any) -> None:
     tp32, which is not of the paper: AWS's own latencies on 32 cores. Each table is printed as soon as it is done.
 
     Published kernels are run as they are by meshrt.nki, after a comparison with NumPy: some seconds each for Tables 1
-    and 7, a minute or two for each of Table 4. Nothing is fetched.
+    and 7, a minute or two for each of Table 4; kept as the others are. Nothing is fetched.
     """
     sys.exit(failure.run_guarded(lambda comm, board: reproduce_neuronmm(comm, tables, **options)))
 
@@ -120,14 +120,13 @@ def reproduce_neuronmm(
     from meshrt.studies.files import check_outputs
     from meshrt.studies.neuronmm import reproduce as study
     from meshrt.studies.neuronmm.printed import print_part, said, summary
-    from meshrt.studies.store import open_store
 
     names = _chosen("table or figure", tables, study.NAMES) if tables else study.OF_THE_PAPER
     check_outputs(csv_folder, png_folder)
     console = shared.start(comm, json_path, quiet, form=form)
     machine, folder = find_neuron_device(device), None if kernels is None else Path(kernels)
     show = print_part if console.loud and form == "table" else None
-    document = study.reproduce(comm, console, names, machine, open_store(cache, "neuronmm"), folder, show)
+    document = study.reproduce(comm, console, names, machine, study.open_runs(cache), folder, show)
     if comm.rank == 0:
         written = study.write_files(document, csv_folder, png_folder)
         _deliver(document, written, (summary if form == "table" else said)(document), form, json_path, quiet)

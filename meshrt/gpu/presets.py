@@ -28,8 +28,11 @@ _COMMON = (
     "memory_share, flops_share, sm_rate, sm_l2_bytes_per_second, sm_memory_bytes_per_second, product_seconds, "
     "split_seconds, kernel_seconds, start_seconds: found on rows of public measurements that are for fitting "
     "(`meshrt validate`, docs/validation.md) by studies/validate/gpufit.py",
-    "launch_seconds, step_seconds: a framework's (--framework); without one 4 to 6 us for a launch, as measured in "
-    "'From Launch Overhead to CUDA Graph' (susun-blog.com, pegainfer 3), and nothing between steps; "
+    "launch_seconds, step_seconds: a framework's (--framework, else the first): "
+    + "; ".join(
+        f"{name} {1e6 * one.launch_seconds:g} us and {1e3 * one.step_seconds:g} ms, {one.source}"
+        for name, one in FRAMEWORKS.items()
+    ),
     "graph_launch_seconds: an assumption; NVIDIA's 'Constant Time Launch for Straight-Line CUDA Graphs' "
     "(developer.nvidia.com) has a few microseconds for a graph, whatever its length",
     "nvlink_pair_bytes_per_second: none, since switches or a bridge join NVLink",
