@@ -102,8 +102,8 @@ A100_40G = replace(
     memory_bytes=40 * GIB,
     memory_bytes_per_second=1555e9,
     sources=(
-        "memory_bytes, memory_bytes_per_second: A100 SXM4 40 GB, 40 GB of HBM2 at 1,555 GB/s (NVIDIA A100 datasheet); "
-        "the rest is as of 80 GB",
+        "memory_bytes, memory_bytes_per_second, flops: A100 SXM4 40 GB, 40 GB of HBM2 at 1,555 GB/s, 312 TFLOPS "
+        "(NVIDIA A100 datasheet); the rest is as of 80 GB",
         *A100.sources[1:],
     ),
 )
@@ -230,8 +230,8 @@ H200 = replace(
     memory_bytes=141 * 10**9,
     memory_bytes_per_second=4800e9,
     sources=(
-        "memory_bytes, memory_bytes_per_second: H200 SXM, 141 GB of HBM3e at 4.8 TB/s (NVIDIA H200 datasheet), with "
-        "an H100's 1,979 TFLOPS in FP16 and BF16 with sparsity, 989 without, and 900 GB/s of NVLink",
+        "memory_bytes, memory_bytes_per_second, flops: H200 SXM, 141 GB of HBM3e at 4.8 TB/s (NVIDIA H200 datasheet), "
+        "with an H100's 1,979 TFLOPS in FP16 and BF16 with sparsity, 989 without, and 900 GB/s of NVLink",
         "all other numbers are an H100's, which has the same chip; nothing that was found on measurements is an H200's",
         *H100.sources[1:],
     ),
@@ -280,7 +280,7 @@ MI300X = GpuDevice(
         _MAC_ENERGY + "750 W; at least half of that in 7 nm, an assumption for a finer process",
         "link_picojoules: NVLink's, an assumption; idle_watts: 13 to 37 % of the board's power, an A100's shares",
         _COMMON[0],
-        _COMMON[2],
+        *_COMMON[2:4],
     ),
 )
 

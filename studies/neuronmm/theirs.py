@@ -145,12 +145,12 @@ def _contents(folder: Path) -> str:
 def _kept(
     store: Store, contents: str, folder: Path, path: str, name: str, device: NeuronDevice, launches: Sequence[Launch]
 ) -> dict[str, Any]:
-    """What a kernel's process says, by what is in the checkout; said once. What failed is tried again the next time."""
+    """What a kernel's process says, by what is in the checkout; said once. One that ended badly is tried again."""
     what = ("kernel", contents, path, name, device.name, [(one.shapes, {**one.options}) for one in launches])
     key = json.dumps(what)
     if key not in store.outcomes:
         found = _child(folder, path, name, device, launches)
-        if not (found.get("right") or "reports" in found):
+        if "ended" in found:
             return found
         store.outcomes[key] = Outcome(found)
     return store.outcomes[key].report or {}
@@ -163,7 +163,7 @@ def _child(folder: Path, path: str, name: str, device: NeuronDevice, launches: S
     lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
     if ended.returncode or not lines:
         last = (ended.stderr.strip().splitlines() or ["nothing was printed"])[-1]
-        return {"right": False, "reason": f"ended with {ended.returncode}: {last}"}
+        return {"right": False, "ended": ended.returncode, "reason": f"ended with {ended.returncode}: {last}"}
     found: dict[str, Any] = json.loads(lines[-1])
     return found
 
