@@ -200,20 +200,19 @@ def ask(asked: Sequence[Cell], emulate: Emulate) -> None:
 def run_theirs(
     comm: Any, console: Console, checkout: Checkout, device: NeuronDevice, asked: Sequence[Cell], store: Store
 ) -> list[Outcome]:
-    """What their kernels take, shared out to the ranks, on all of them; kept, rank 0's share as it goes along."""
-    before, mine = {*store.outcomes}, {}
+    """What their kernels take, shared out to the ranks, on all of them; kept, each rank's share as it goes along."""
+    comm.Barrier()  # all have read the file before one writes it
+    before, mine, new = {*store.outcomes}, {}, dict[str, Outcome]()
     for at in range(comm.rank, len(asked), comm.size):
         mine[at] = kernel(checkout, device, asked[at], store)
-        if comm.rank == 0:
-            store.write()
+        new = {key: outcome for key, outcome in store.outcomes.items() if key not in before}
+        store.keep(comm.rank, new)
         console.progress("their kernels", at + 1, len(asked))
-    new = {key: outcome for key, outcome in store.outcomes.items() if key not in before}
     every: dict[int, Outcome] = {}
     for outcomes, kept in comm.allgather((mine, new)):
         every |= outcomes
         store.outcomes |= kept
-    if comm.rank == 0:
-        store.write()
+    store.write(comm)
     return [every[at] for at in range(len(asked))]
 
 
