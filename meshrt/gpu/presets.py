@@ -23,7 +23,8 @@ _MEASURED = (
     "(`meshrt validate`, docs/validation.md) by studies/validate/allreducefit.py",
 )
 _COMMON = (
-    "network_bytes_per_second, network_protocols: found in the same way on Vidur's all-reduces between nodes of A100s; "
+    "network_bytes_per_second, network_protocols: found by studies/validate/allreducefit.py on those rows of Vidur's "
+    "all-reduces between nodes of A100s that are for fitting; "
     "node_gpus, node_adapters: 8 in a DGX A100, four of whose adapters those runs got the bandwidth of",
     "memory_share, flops_share, sm_rate, sm_l2_bytes_per_second, sm_memory_bytes_per_second, product_seconds, "
     "split_seconds, kernel_seconds, start_seconds: found on rows of public measurements that are for fitting "
