@@ -109,7 +109,7 @@ def read_runs(path: str | None, code: str, run_of: Callable[[Any], Run]) -> dict
     are forgotten. UsageError.
     """
     runs: dict[str, Run] = {}
-    for file in [Path(path), *_shares(path)] if path is not None and Path(path).parent.is_dir() else []:
+    for file in [] if path is None else [Path(path), *_shares(path)]:
         try:
             if file.exists():
                 contents = json.loads(file.read_text())
