@@ -493,6 +493,7 @@ def test_baselines_as_inferred_are_run_where_they_are_named(
     rates = {row["system"]: row["emulated"] for row in rows if row["emulated"] is not None}
     assert set(rates) == emulated and len(set(rates.values())) == len(emulated)
     assert {row["system"] for row in rows if row["note"] == "left out"} == left_out
+    assert all(("inferred from the tables" in row["note"]) == row["system"].endswith("-inferred") for row in rows)
     assert len(rows) == len(emulated | left_out) and len(store.outcomes) == len(emulated)
 
 
