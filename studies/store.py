@@ -4,8 +4,10 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from glob import escape
 from hashlib import sha256
 from pathlib import Path
+from time import perf_counter
 from typing import Any, TypeVar
 
 import meshrt
@@ -15,7 +17,9 @@ from meshrt.ranks.files import check_target, write_file
 from meshrt.studies.sweep import Job, Outcome, sweep
 
 PENDING = Outcome(None, "not run")
+SHARE = ".of-rank-"  # in the name of a rank's own file beside the one of all
 Run = TypeVar("Run")
+Made = TypeVar("Made")
 
 
 @dataclass
@@ -37,35 +41,55 @@ class Store:
     def check(self) -> None:
         """UsageError where a program has no such option or choice: a run would not say so, or only at its end."""
         for job in self.pending.values():
-            options = {option.name: option for option in job.load().options}
+            program = job.load()
+            options = {option.name: option for option in program.options}
             for name, value in job.arguments.items():
                 if name not in options or (options[name].choices and value not in (*options[name].choices, None)):
-                    raise UsageError(f"{job.program} has no option {name.replace('_', '-')} with the choice {value}")
+                    raise UsageError(f"{program.name} has no option {name.replace('_', '-')} with the choice {value}")
 
     def run(self, comm: Any, console: Console, what: str) -> None:
-        """Run what was asked for, shared out to the ranks, and write it down: rank 0's share as it goes along."""
+        """Run what was asked for, shared out to the ranks, and write it down, each rank its share as it goes along."""
         self.check()
-        keys, jobs = list(self.pending), list(self.pending.values())
+        comm.Barrier()  # all have read the file before one writes it
+        keys, jobs, mine = list(self.pending), list(self.pending.values()), dict[str, Outcome]()
 
         def keep(number: int, outcome: Outcome) -> None:
-            if comm.rank == 0:
-                self.outcomes[keys[number]] = outcome
-                self.write()
+            mine[keys[number]] = outcome
+            self.keep(comm.rank, mine)
 
         self.outcomes |= dict(zip(keys, sweep(comm, jobs, console, what, keep), strict=True))
         self.pending.clear()
-        if keys and comm.rank == 0:
-            self.write()
+        if keys:
+            self.write(comm)
 
-    def write(self) -> None:
-        """The file, if there is to be one."""
-        write_runs(self.path, self.code, {key: asdict(outcome) for key, outcome in self.outcomes.items()})
+    def keep(self, rank: int, mine: Mapping[str, Outcome]) -> None:
+        """What a rank has run so far: beside all that was there, or in a file of its own."""
+        runs = {**self.outcomes, **mine} if rank == 0 else mine
+        write_share(rank, self.path, self.code, {key: asdict(outcome) for key, outcome in runs.items()})
+
+    def made(self, comm: Any, console: Console, title: str, since: float, table: Callable[[], Made]) -> Made:
+        """A table: `table` asks for its runs where it is first called, and reads them where it is called again.
+
+        `since`: when the reproduction began, in seconds of `perf_counter`.
+        """
+        table()
+        counts = f"{len(self.pending)} runs to do, {len(self.outcomes)} done"
+        console.text(f"{title}: {counts}, {perf_counter() - since:.0f} s so far\n")
+        self.run(comm, console, f"{title}, runs")
+        return table()
+
+    def write(self, comm: Any) -> None:
+        """The file, if there is to be one, of what all ranks have: all ranks call it."""
+        write_all(comm, self.path, self.code, {key: asdict(outcome) for key, outcome in self.outcomes.items()})
 
 
-def open_store(path: str | None, paper: str = "") -> Store:
-    """An empty store, or what the file holds of runs by this very code. UsageError. The path is that of `file_of`."""
+def open_store(path: str | None, paper: str = "", more: Sequence[Path] = ()) -> Store:
+    """An empty store, or what the file holds of runs by this very code, of which are `more` files as well. UsageError.
+
+    The path is that of `file_of`.
+    """
     path = file_of(path, paper)
-    code = digest() if path else ""
+    code = digest(more) if path else ""
     return Store(path, code, read_runs(path, code, lambda outcome: Outcome(**outcome)))
 
 
@@ -81,15 +105,33 @@ def file_of(path: str | None, paper: str) -> str | None:
 
 
 def read_runs(path: str | None, code: str, run_of: Callable[[Any], Run]) -> dict[str, Run]:
-    """What the file holds of runs by this code; runs by any other are forgotten. UsageError."""
-    if path is None or not Path(path).exists():
-        return {}
-    try:
-        contents = json.loads(Path(path).read_text())
-        runs = contents["runs"] if contents["code"] == code else {}
-        return {key: run_of(run) for key, run in runs.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"--cache {path} is no file of this command: name another, or delete it") from error
+    """What the file holds of runs by this code, with ranks' own files of a job that was stopped; runs by any other code
+    are forgotten. UsageError.
+    """
+    runs: dict[str, Run] = {}
+    for file in [] if path is None else [Path(path), *_shares(path)]:
+        try:
+            if file.exists():
+                contents = json.loads(file.read_text())
+                found = contents["runs"] if contents["code"] == code else {}
+                runs |= {key: run_of(run) for key, run in found.items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UsageError(f"--cache {file} is no file of this command: name another, or delete it") from error
+    return runs
+
+
+def write_share(rank: int, path: str | None, code: str, runs: Mapping[str, Any]) -> None:
+    """What a rank has run so far: rank 0's file is the one that was named, and has all else that is known."""
+    write_runs(f"{path}{SHARE}{rank}" if path and rank else path, code, runs)
+
+
+def write_all(comm: Any, path: str | None, code: str, runs: Mapping[str, Any]) -> None:
+    """The file of what all ranks have run, in place of theirs. All ranks call it."""
+    if path and comm.rank == 0:
+        write_runs(path, code, runs)
+        for file in _shares(path):
+            file.unlink()
+    comm.Barrier()  # no rank begins a new file before the old one is gone
 
 
 def write_runs(path: str | None, code: str, runs: Mapping[str, Any]) -> None:
@@ -97,6 +139,10 @@ def write_runs(path: str | None, code: str, runs: Mapping[str, Any]) -> None:
     if path:
         contents = json.dumps({"code": code, "runs": runs}).encode()
         write_file("--cache", path, lambda stream: stream.write(contents))
+
+
+def _shares(path: str) -> list[Path]:
+    return sorted(Path(path).parent.glob(f"{escape(Path(path).name)}{SHARE}*"))
 
 
 def user_file(paper: str) -> str | None:
@@ -113,7 +159,8 @@ def user_file(paper: str) -> str | None:
 def key_of(job: Job) -> str:
     """Everything that a run depends on but the code."""
     device = {name: value for name, value in asdict(job.device).items() if name != "sources"}
-    facts = (job.program, job.mesh, device, dict(sorted(job.arguments.items())), job.payload, job.static)
+    program = job.program if isinstance(job.program, str) else f"{job.program.__module__}.{job.program.__name__}"
+    facts = (program, job.mesh, device, dict(sorted(job.arguments.items())), job.payload, job.static)
     return json.dumps(facts)
 
 

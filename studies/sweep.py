@@ -8,13 +8,16 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from meshrt.arm.device import ArmDevice
 from meshrt.emulate import emulate
 from meshrt.errors import LimitError, in_full
+from meshrt.given import Own
 from meshrt.gpu.device import GpuDevice
 from meshrt.machine import find_machine
 from meshrt.mesh.device import Device
 from meshrt.neuron.device import NeuronDevice
-from meshrt.program import Program, load_program
+from meshrt.program import Program, load_program, program_of
+from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.units import duration
@@ -22,15 +25,15 @@ from meshrt.units import duration
 
 @dataclass(frozen=True)
 class Job:
-    """One run: a program (packaged name or FILE.py), its options, the machine.
+    """One run: a program (packaged name, FILE.py or function), its options, the machine.
 
-    `mesh` is width and height, of NeuronCores and GPUs how many and 1; None: the program's own. `static` is for GPUs.
+    `mesh` is width and height, of other machines how many and 1; None: the program's own. `static` is for GPUs.
     `advised`: where it does not fit, what would do is looked for, too, which takes about as long as the run by shape.
     """
 
-    program: str
+    program: str | Own
     mesh: tuple[int, int] | None
-    device: Device | NeuronDevice | GpuDevice
+    device: Device | NeuronDevice | GpuDevice | ArmDevice
     arguments: Mapping[str, Any] = field(default_factory=dict)
     payload: bool = False
     static: bool = False
@@ -38,7 +41,8 @@ class Job:
 
     def load(self) -> Program:
         """The program, for the kind of machine that the device is. UsageError."""
-        return load_program(self.program, "neuron" if isinstance(self.device, NeuronDevice) else None)
+        on = {NeuronDevice: "neuron", ArmDevice: "arm"}.get(type(self.device))
+        return load_program(self.program, on) if isinstance(self.program, str) else program_of(self.program, on)
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,6 @@ def sweep(
 
 def run_alone(job: Job) -> Outcome:
     """Emulate one run in this process."""
-    from mpi4py import MPI
-
     start = perf_counter()
     program = job.load()
     size = job.mesh if program.machine == "mesh" or job.mesh is None else job.mesh[0]
@@ -84,7 +86,7 @@ def run_alone(job: Job) -> Outcome:
     if job.static:
         settings["static"] = True
     try:
-        report = emulate(MPI.COMM_SELF, Board.alone(), program, job.arguments, payload=job.payload, **settings)
+        report = emulate(Alone(), Board.alone(), program, job.arguments, payload=job.payload, **settings)
     except LimitError as error:
         return Outcome(None, in_full(error) if job.advised else str(error), perf_counter() - start)
     return Outcome(report, None, perf_counter() - start)

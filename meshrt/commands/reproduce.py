@@ -105,7 +105,7 @@ def neuronmm(tables: tuple[str, ...], **options: Any) -> None:
     tp32, which is not of the paper: AWS's own latencies on 32 cores. Each table is printed as soon as it is done.
 
     Published kernels are run as they are by meshrt.nki, after a comparison with NumPy: some seconds each for Tables 1
-    and 7, a minute or two for each of Table 4. Nothing is fetched.
+    and 7, a minute or two for each of Table 4; kept as the others are. Nothing is fetched.
     """
     sys.exit(failure.run_guarded(lambda comm, board: reproduce_neuronmm(comm, tables, **options)))
 
@@ -120,14 +120,13 @@ def reproduce_neuronmm(
     from meshrt.studies.files import check_outputs
     from meshrt.studies.neuronmm import reproduce as study
     from meshrt.studies.neuronmm.printed import print_part, said, summary
-    from meshrt.studies.store import open_store
 
     names = _chosen("table or figure", tables, study.NAMES) if tables else study.OF_THE_PAPER
     check_outputs(csv_folder, png_folder)
     console = shared.start(comm, json_path, quiet, form=form)
     machine, folder = find_neuron_device(device), None if kernels is None else Path(kernels)
     show = print_part if console.loud and form == "table" else None
-    document = study.reproduce(comm, console, names, machine, open_store(cache, "neuronmm"), folder, show)
+    document = study.reproduce(comm, console, names, machine, study.open_runs(cache), folder, show)
     if comm.rank == 0:
         written = study.write_files(document, csv_folder, png_folder)
         _deliver(document, written, (summary if form == "table" else said)(document), form, json_path, quiet)
@@ -136,27 +135,35 @@ def reproduce_neuronmm(
 
 @command.command("arm")
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@cache
+@click.option("--csv", "csv_folder", metavar="FOLDER", help="Write tables.csv.")
 @shared.together(shared.form(), shared.json_to("it"), shared.quiet)
 def arm(tables: tuple[str, ...], **options: Any) -> None:
     """W4A8 on Arm (MNN, 2024) on n2x8: its counts, its peak, its tiles and the gains of section V.C, by shape.
 
-    TABLE is linear, attention, other, peak, tiles or vc; without any, all of them, which takes a minute or two. What
-    the paper has wrong is named, and mended one after the other.
+    TABLE is linear, attention, other, peak, tiles or vc; without any, all of them, which takes a minute: share it out
+    with mpirun. Each table is printed as soon as it is done, and what was run is kept. What the paper has wrong is
+    named, and mended one after the other.
     """
     sys.exit(failure.run_guarded(lambda comm, board: reproduce_arm(comm, tables, **options)))
 
 
 def reproduce_arm(
-    comm: Intracomm, tables: tuple[str, ...], *, form: str, json_path: str | None, quiet: bool
+    comm: Intracomm, tables: tuple[str, ...], *, cache: str | None, csv_folder: str | None, form: str,
+    json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
-    """All of it, in one process."""
-    from meshrt.studies.arm import tables as study
+    """One rank's part of a reproduction."""
+    from meshrt.studies.arm import reproduce as study
+    from meshrt.studies.files import check_outputs
 
-    names = _chosen("table", tables, tuple(study.TABLES))
-    shared.refuse_ranks("this is done by one process")
+    names = _chosen("table", tables, study.NAMES)
+    check_outputs(csv_folder, None)
     console = shared.start(comm, json_path, quiet, form=form)
-    document = study.reproduce([*names], lambda what: console.text(f"{what}\n"))
-    _deliver(document, (), study.said(document), form, json_path, quiet)
+    show = study.print_part if console.loud and form == "table" else None
+    document = study.reproduce(comm, console, names, study.open_runs(cache), show)
+    if comm.rank == 0:
+        parts = study.summary(document) if form == "table" else study.said(document)
+        _deliver(document, study.write_files(document, csv_folder), parts, form, json_path, quiet)
     return 0
 
 

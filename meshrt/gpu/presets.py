@@ -23,13 +23,17 @@ _MEASURED = (
     "(`meshrt validate`, docs/validation.md) by studies/validate/allreducefit.py",
 )
 _COMMON = (
-    "network_bytes_per_second, network_protocols: found in the same way on Vidur's all-reduces between nodes of A100s; "
+    "network_bytes_per_second, network_protocols: found by studies/validate/allreducefit.py on those rows of Vidur's "
+    "all-reduces between nodes of A100s that are for fitting; "
     "node_gpus, node_adapters: 8 in a DGX A100, four of whose adapters those runs got the bandwidth of",
     "memory_share, flops_share, sm_rate, sm_l2_bytes_per_second, sm_memory_bytes_per_second, product_seconds, "
     "split_seconds, kernel_seconds, start_seconds: found on rows of public measurements that are for fitting "
     "(`meshrt validate`, docs/validation.md) by studies/validate/gpufit.py",
-    "launch_seconds, step_seconds: a framework's (--framework); without one 4 to 6 us for a launch, as measured in "
-    "'From Launch Overhead to CUDA Graph' (susun-blog.com, pegainfer 3), and nothing between steps; "
+    "launch_seconds, step_seconds: a framework's (--framework, else the first): "
+    + "; ".join(
+        f"{name} {1e6 * one.launch_seconds:g} us and {1e3 * one.step_seconds:g} ms, {one.source}"
+        for name, one in FRAMEWORKS.items()
+    ),
     "graph_launch_seconds: an assumption; NVIDIA's 'Constant Time Launch for Straight-Line CUDA Graphs' "
     "(developer.nvidia.com) has a few microseconds for a graph, whatever its length",
     "nvlink_pair_bytes_per_second: none, since switches or a bridge join NVLink",
@@ -99,8 +103,8 @@ A100_40G = replace(
     memory_bytes=40 * GIB,
     memory_bytes_per_second=1555e9,
     sources=(
-        "memory_bytes, memory_bytes_per_second: A100 SXM4 40 GB, 40 GB of HBM2 at 1,555 GB/s (NVIDIA A100 datasheet); "
-        "the rest is as of 80 GB",
+        "memory_bytes, memory_bytes_per_second, flops: A100 SXM4 40 GB, 40 GB of HBM2 at 1,555 GB/s, 312 TFLOPS "
+        "(NVIDIA A100 datasheet); the rest is as of 80 GB",
         *A100.sources[1:],
     ),
 )
@@ -227,8 +231,8 @@ H200 = replace(
     memory_bytes=141 * 10**9,
     memory_bytes_per_second=4800e9,
     sources=(
-        "memory_bytes, memory_bytes_per_second: H200 SXM, 141 GB of HBM3e at 4.8 TB/s (NVIDIA H200 datasheet), with "
-        "an H100's 1,979 TFLOPS in FP16 and BF16 with sparsity, 989 without, and 900 GB/s of NVLink",
+        "memory_bytes, memory_bytes_per_second, flops: H200 SXM, 141 GB of HBM3e at 4.8 TB/s (NVIDIA H200 datasheet), "
+        "with an H100's 1,979 TFLOPS in FP16 and BF16 with sparsity, 989 without, and 900 GB/s of NVLink",
         "all other numbers are an H100's, which has the same chip; nothing that was found on measurements is an H200's",
         *H100.sources[1:],
     ),
@@ -277,7 +281,7 @@ MI300X = GpuDevice(
         _MAC_ENERGY + "750 W; at least half of that in 7 nm, an assumption for a finer process",
         "link_picojoules: NVLink's, an assumption; idle_watts: 13 to 37 % of the board's power, an A100's shares",
         _COMMON[0],
-        _COMMON[2],
+        *_COMMON[2:4],
     ),
 )
 

@@ -165,8 +165,8 @@ DOJO = Device(
         "width, height: 354 nodes, which are 18 columns and 20 rows but for six nodes",
         "core_memory: 1.25 MB of SRAM a node",
         "alpha, link_bytes_per_cycle: a hop a cycle, and one packet of 64 bytes a cycle in and out of a node",
-        "macs_per_cycle, matrix_unit: 22.6 and 362 TFLOPS of 354 nodes at 2 GHz: 16 float32, 256 bfloat16 a node; "
-        "how long the unit's sides are is assumed",
+        "macs_per_cycle, matrix_unit, clock_hz: 22.6 and 362 TFLOPS of 354 nodes at 2 GHz: 16 float32, 256 bfloat16 a "
+        "node; how long the unit's sides are is assumed",
         "beta and software: not published, and nothing here: times are a lower bound",
     ),
 )

@@ -100,7 +100,8 @@ TRN1 = NeuronDevice(
     link_picojoules=(5.5, 11.0),
     idle_watts=(0.0, 45.0),
     sources=(
-        "hbm_bytes, sbuf, psum: NeuronMM, section 2.2: 16 GB, 24 MB and 2 MB for a NeuronCore",
+        "hbm_bytes, sbuf, psum: NeuronMM, section 2.2: 16 GB, 24 MB and 2 MB for a NeuronCore; partitions, "
+        "sbuf_partition_bytes: 128, and so 192 KiB each, the guide below",
         "tensor_hz, vector_hz, scalar_hz, gpsimd_hz: " + _GUIDE + ", engine table; peak 92 TFLOPS there",
         "hbm_bytes_per_second: 820 GB/s for the two NeuronCores of a chip, same guide",
         "dma_transpose_rate: NeuronMM, section 4.2.2, says that transposing lowers the bandwidth, not by how much; a "
@@ -125,7 +126,7 @@ TRN2 = replace(
     link_bytes_per_second=128e9,
     sources=(
         "hbm_bytes, hbm_bytes_per_second: 96 GiB and 3 TB/s for the eight NeuronCores of a chip, " + _GUIDE2,
-        "sbuf_partition_bytes: 28 MiB = 128 x 224 KiB, same guide",
+        "partitions, sbuf_partition_bytes: 28 MiB = 128 x 224 KiB, same guide",
         "tensor_hz, vector_hz, scalar_hz, gpsimd_hz: engine table there; peak 79 TFLOPS in BF16",
         "dma_transpose_rate: there, DMA transpose, up to 90 % of the throughput of a copy from HBM to SBUF",
         "link_bytes_per_second: 1 TB/s of NeuronLink-v3 for a chip (Amazon EC2 Trn2 product page): 4 links, two ways",

@@ -20,6 +20,9 @@ class Alone:
     def Free(self) -> None:
         """It holds nothing."""
 
+    def Barrier(self) -> None:
+        """There is nobody to wait for."""
+
     def bcast(self, value: Any, root: int = 0) -> Any:
         return value
 

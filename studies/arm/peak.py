@@ -1,11 +1,12 @@
 """The paper's peak (V.D) from counts: as printed, then with each of its errors mended, one after the other, and last
 with what ran in place of its formulas for attention's bytes, softmax and other operators."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from meshrt.studies.arm import counts
 from meshrt.studies.arm.published import BANDWIDTH, FMLA, FMLA_16, HEADS, SMMLA, TOKENS, G
+from meshrt.studies.arm.runs import BLOCK, ROW
+from meshrt.studies.rows import Emulate
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Model:
         return self.tokens / sum(self.seconds)
 
 
-def corrected(tell: Callable[[str], None]) -> list[tuple[str, dict[str, Model]]]:
+def corrected(emulate: Emulate) -> list[tuple[str, dict[str, Model]]]:
     """Each correction with the models of prefill and decode after it and all before it."""
     steps: list[tuple[str, dict[str, Model]]] = []
 
@@ -50,31 +51,32 @@ def corrected(tell: Callable[[str], None]) -> list[tuple[str, dict[str, Model]]]
     def now(phase: str) -> Model:
         return steps[-1][1][phase]
 
-    every = counts.linear(TOKENS, TOKENS, counts.ROW, tell)
-    one = counts.linear(1, 1, counts.ROW, tell)
+    every = counts.linear(emulate, TOKENS, TOKENS, ROW)
+    one = counts.linear(emulate, 1, 1, ROW)
     models = {
         phase: Model(
-            tokens, linear, counts.attention_operations(phase) + counts.softmax_operations(phase),
-            counts.attention_bytes(phase), counts.other_bytes(phase),
+            tokens, linear, counts.attention_operations(emulate, phase) + counts.softmax_operations(emulate, phase),
+            counts.attention_bytes(emulate, phase), counts.other_bytes(phase),
         ) for phase, tokens, linear in (("prefill", TOKENS, every), ("decode", 1, one))
     }  # fmt: skip
     then("as printed (2^30 over 10^9)", **models)
     then("one unit", **{phase: replace(now(phase), unit=1.0) for phase in models})
     then("+ head for the last token only",
-         prefill=replace(now("prefill"), linear=counts.linear(TOKENS, 1, counts.ROW, tell)))  # fmt: skip
+         prefill=replace(now("prefill"), linear=counts.linear(emulate, TOKENS, 1, ROW)))  # fmt: skip
     then("+ attention at the rate of float16, 704", **{
         phase: replace(now(phase), attention_rate=FMLA_16) for phase in models
     })  # fmt: skip
     then("+ softmax for each of 16 heads", **{
         phase: replace(
-            now(phase), attention_bytes=counts.attention_bytes(phase, HEADS),
-            attention_operations=counts.attention_operations(phase) + counts.softmax_operations(phase, HEADS),
+            now(phase), attention_bytes=counts.attention_bytes(emulate, phase, HEADS),
+            attention_operations=counts.attention_operations(emulate, phase)
+            + counts.softmax_operations(emulate, phase, HEADS),
         ) for phase in models
     })  # fmt: skip
-    then("+ keys and values read once (4 L h)",
-         decode=replace(now("decode"), attention_bytes=counts.attention_bytes("decode", HEADS, 2)))  # fmt: skip
+    once = counts.attention_bytes(emulate, "decode", HEADS, 2)
+    then("+ keys and values read once (4 L h)", decode=replace(now("decode"), attention_bytes=once))
     then("+ scale and zero of 64 weights each", **{
-        phase: replace(now(phase), linear=counts.linear(TOKENS if phase == "prefill" else 1, 1, counts.BLOCK, tell))
+        phase: replace(now(phase), linear=counts.linear(emulate, TOKENS if phase == "prefill" else 1, 1, BLOCK))
         for phase in models
     })  # fmt: skip
     then("+ other operators at 200 l h", **{
@@ -82,9 +84,10 @@ def corrected(tell: Callable[[str], None]) -> list[tuple[str, dict[str, Model]]]
     })  # fmt: skip
     then("+ bytes and instructions besides products as they ran", **{
         phase: replace(
-            now(phase), attention_operations=counts.attention_operations(phase), instructions=counts.issued(phase),
-            attention_bytes=counts.attention_moved(phase, "dram_bytes.total"),
-            other_bytes=counts.other_moved(phase, "dram_bytes.total"),
+            now(phase), instructions=counts.issued(emulate, phase),
+            attention_operations=counts.attention_operations(emulate, phase),
+            attention_bytes=counts.attention_moved(emulate, phase, "dram_bytes.total"),
+            other_bytes=counts.other_moved(emulate, phase, "dram_bytes.total"),
         ) for phase in models
     })  # fmt: skip
     return steps

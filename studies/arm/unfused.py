@@ -6,7 +6,6 @@ hold an operator's numbers and none of the one before; so each is run alone, on 
 """
 
 from dataclasses import replace
-from functools import cache
 from math import ceil
 from typing import Any
 
@@ -16,13 +15,14 @@ from meshrt.arm.device import GIB, N2X8
 from meshrt.arm.isa import ld1, of, st1
 from meshrt.arm.kernel import Kernel
 from meshrt.arm.soc import Soc
-from meshrt.emulate import run
 from meshrt.programs.arm.floats import product
 from meshrt.programs.arm.softmax import softmax
 from meshrt.programs.arm.tiles import UNITS, plan
 from meshrt.programs.arm.vectors import sweep
-from meshrt.report import Report
 from meshrt.studies.arm.published import HIDDEN
+from meshrt.studies.arm.runs import number
+from meshrt.studies.rows import Emulate
+from meshrt.studies.sweep import Job
 
 OPERATORS = ("q k", "mask", "softmax", "p v")
 MASK = Kernel(
@@ -68,16 +68,13 @@ def one_operator(
     return {}
 
 
-@cache
-def operator(number: int, tokens: int, seen: int, heads: int = 1, kv_bytes: int = 4) -> Report:
-    """What one of OPERATORS ran and moved."""
-    return run(
-        one_operator, on="arm", device=ROOMY, cores=1, payload=False, operator=number, tokens=tokens, seen=seen,
-        heads=heads, kv_bytes=kv_bytes,
-    )  # fmt: skip
+def operator(at: int, tokens: int, seen: int, heads: int = 1, kv_bytes: int = 4) -> Job:
+    """One of OPERATORS: the phase `operator`."""
+    shape = {"operator": at, "tokens": tokens, "seen": seen, "heads": heads, "kv_bytes": kv_bytes}
+    return Job(one_operator, (1, 1), ROOMY, shape)
 
 
-def dram_bytes(tokens: int, seen: int, heads: int, kv_bytes: int) -> int:
+def dram_bytes(emulate: Emulate, tokens: int, seen: int, heads: int, kv_bytes: int) -> int:
     """Of all operators."""
-    reports = [operator(number, tokens, seen, heads, kv_bytes) for number in range(len(OPERATORS))]
-    return sum(int(report.phase("operator", "dram_bytes.total")) for report in reports)
+    jobs = [operator(at, tokens, seen, heads, kv_bytes) for at in range(len(OPERATORS))]
+    return sum(int(number(emulate, job, "dram_bytes.total", "operator")) for job in jobs)

@@ -5,6 +5,7 @@ By shape, in virtual time, on presets whose numbers have sources of their own (`
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -105,17 +106,13 @@ def reproduce(
         }
 
     for name in names:
-        for last in (False, True):  # the first time only asks for runs
-            if name in TABLES:
-                table_rows = TABLES[name](store.emulate)
-                rows += table_rows if last else []
-                claims += orders(name, table_rows) if last and name != "1" else []
-            else:
-                points[name] = FIGURES[name](store.emulate)
-                claims += claims_of(name, points[name]) if last else []
-            if not last:
-                console.text(f"{title(name)}: {len(store.pending)} runs to do, {perf_counter() - start:.0f} s so far\n")
-                store.run(comm, console, f"{title(name)}, runs")
+        if name in TABLES:
+            table_rows = store.made(comm, console, title(name), start, partial(TABLES[name], store.emulate))
+            rows += table_rows
+            claims += orders(name, table_rows) if name != "1" else []
+        else:
+            points[name] = store.made(comm, console, title(name), start, partial(FIGURES[name], store.emulate))
+            claims += claims_of(name, points[name])
         if show is not None and comm.rank == 0:
             show(report(), name)
     return report()

@@ -1,7 +1,7 @@
 """What was measured on the packaged mixtures, by recipe, in a file: all tables together take a while."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from meshrt.models.quantize.model import Found
 from meshrt.ranks.console import Console
 from meshrt.studies.milo.quality import Measured, Recipe, measure
 from meshrt.studies.milo.recipes import TINY
-from meshrt.studies.store import digest, file_of, read_runs, write_runs
+from meshrt.studies.store import digest, file_of, read_runs, write_all, write_share
 
 
 @dataclass
@@ -35,29 +35,26 @@ class Kept:
         return [recipe for recipe in dict.fromkeys(recipes) if self.key(recipe) not in self.found]
 
     def run(self, comm: Any, console: Console, recipes: Iterable[Recipe]) -> None:
-        """Measure what is missing, shared out to the ranks, and write it down: rank 0's share as it goes along.
+        """Measure what is missing, shared out to the ranks, and write it down, each rank its share as it goes along.
 
         NumPy's BLAS runs on one thread: bits do not depend on how many there are, and for matrices as small as these
         several are slower.
         """
         from threadpoolctl import threadpool_limits
 
+        comm.Barrier()  # all have read the file before one writes it
         wanted = self.missing(recipes)
         mine, found = wanted[comm.rank :: comm.size], {}
         with threadpool_limits(1, "blas"):
             for done, recipe in enumerate(mine, 1):
                 found[self.key(recipe)] = measure(recipe, self.stories)
-                if comm.rank == 0:
-                    self._write(self.found | found)
+                write_share(comm.rank, self.path, self.code, _plain(self.found | found if comm.rank == 0 else found))
                 console.progress("models quantized", done, len(mine))
         console.clear()
         for part in comm.allgather(found):
             self.found |= part
-        if wanted and comm.rank == 0:
-            self._write(self.found)
-
-    def _write(self, found: dict[str, Measured]) -> None:
-        write_runs(self.path, self.code, {key: asdict(one) for key, one in found.items()})
+        if wanted:
+            write_all(comm, self.path, self.code, _plain(self.found))
 
 
 def open_kept(path: str | None, stories: int) -> Kept:
@@ -66,6 +63,10 @@ def open_kept(path: str | None, stories: int) -> Kept:
     weights = [file for model in TINY for file in sorted(find_model(model).glob("*.safetensors"))]
     code = digest([*sorted(Path(__file__).parent.glob("*.py")), *weights]) if path else ""
     return Kept(stories, path, code, read_runs(path, code, _measured))
+
+
+def _plain(found: Mapping[str, Measured]) -> dict[str, Any]:
+    return {key: asdict(one) for key, one in found.items()}
 
 
 def _measured(data: dict[str, Any]) -> Measured:

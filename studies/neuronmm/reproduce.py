@@ -5,6 +5,7 @@ Device constants have sources of their own (`meshrt devices`); none is fitted to
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -25,7 +26,7 @@ from meshrt.studies.neuronmm.speedups import table5
 from meshrt.studies.neuronmm.theirs import Cell, Checkout
 from meshrt.studies.neuronmm.why import reasons
 from meshrt.studies.rows import Emulate, Row, off
-from meshrt.studies.store import Store
+from meshrt.studies.store import Store, open_store
 from meshrt.studies.sweep import Outcome
 
 TABLES: dict[str, Callable[[NeuronDevice, Emulate], list[Row]]] = {
@@ -46,7 +47,7 @@ def reproduce(
     start = perf_counter()
     rows: list[Row] = []
     beside: list[Row] = []
-    checkout, asked, done = None, list[Cell](), list[Outcome]()
+    checkout, asked = None, list[Cell]()
     all_shares: list[Shares] = []
     line: list[KernelPoint] = []
     why: dict[str, list[str]] = {}
@@ -67,23 +68,20 @@ def reproduce(
 
     if kernels is not None:
         asked = theirs.wanted(names, device)
-        checkout = _found(comm, kernels, asked, device)
+        checkout = _found(comm, kernels, asked, device, store)
         console.text("Kernels of the checkout are right; they are run by shape\n")
-        done = theirs.run_theirs(comm, console, checkout, device, asked)
-        console.clear()
     for name in names:
-        table = TABLES[name]
-        table(device, store.emulate)  # the first time only asks for runs
-        shares(device, store.emulate, name)
-        theirs.ask([cell for cell in asked if cell.table == name], store.emulate)
-        console.text(f"{title(name)}: {len(store.pending)} runs to do, {perf_counter() - start:.0f} s so far\n")
-        store.run(comm, console, f"{title(name)}, runs")
-        table_rows, parts = table(device, store.emulate), shares(device, store.emulate, name)
+        cells, done = [cell for cell in asked if cell.table == name], list[Outcome]()
+        if checkout is not None:
+            done = theirs.run_theirs(comm, console, checkout, device, cells, store)
+            console.clear()
+        theirs.ask(cells, store.emulate)
+        table_rows, parts = store.made(comm, console, title(name), start, partial(_asked, name, device, store.emulate))
         why[name] = reasons(name, table_rows, parts)
         rows += table_rows
         all_shares += parts
         if checkout is not None:
-            beside += theirs.rows(name, asked, done, checkout, store.emulate)
+            beside += theirs.rows(cells, done, checkout, store.emulate)
         if name == "figure6":
             line = points(device, store.emulate)
         if show is not None and comm.rank == 0:
@@ -91,13 +89,18 @@ def reproduce(
     return report()
 
 
-def _found(comm: Any, folder: Path, asked: Sequence[Cell], device: NeuronDevice) -> Checkout:
+def _asked(name: str, device: NeuronDevice, emulate: Emulate) -> tuple[list[Row], list[Shares]]:
+    """A table's rows, and where the time of its cells went."""
+    return TABLES[name](device, emulate), shares(device, emulate, name)
+
+
+def _found(comm: Any, folder: Path, asked: Sequence[Cell], device: NeuronDevice, store: Store) -> Checkout:
     """The kernels that are wanted, on all ranks: rank 0 looks for them. UsageError."""
     found: Checkout | UsageError | None = None
     if comm.rank == 0:
         try:
             names = dict.fromkeys(launch.kernel for cell in asked for launch in cell.launches)
-            found = theirs.find_checkout(folder, [*names], device)
+            found = theirs.find_checkout(folder, [*names], device, store)
         except UsageError as error:
             found = error
     found = comm.bcast(found)
@@ -105,6 +108,11 @@ def _found(comm: Any, folder: Path, asked: Sequence[Cell], device: NeuronDevice)
         raise found
     assert found is not None
     return found
+
+
+def open_runs(path: str | None) -> Store:
+    """What the file of `reproduce neuronmm` holds; what runs the published kernels is among the studies. UsageError."""
+    return open_store(path, "neuronmm", sorted((Path(__file__).parents[1] / "nki").rglob("*.py")))
 
 
 def summary(name: str, rows: Sequence[Row]) -> dict[str, Any]:

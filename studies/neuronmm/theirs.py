@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from meshrt.studies.neuronmm.published import NAMES, Kernel
 from meshrt.studies.neuronmm.tables import COLUMNS, SMALL, job, kernel_of, table3_job, times
 from meshrt.studies.nki.find import find_kernels
 from meshrt.studies.rows import Emulate, Row
+from meshrt.studies.store import Store
 from meshrt.studies.sweep import Job, Outcome
 
 PRODUCT, FUSED, GATED = "nki_matmul_fully_optimized_", "fused_three_mm_XTUV", "fused_mlp_up_T"
@@ -107,21 +109,22 @@ class Checkout:
     folder: Path
     paths: Mapping[str, str]
     differences: Mapping[str, float]
+    contents: str  # a digest of all its files
 
     def json(self) -> dict[str, Any]:
         return {name: {"file": path, "difference": self.differences[name]} for name, path in self.paths.items()}
 
 
-def find_checkout(folder: Path, names: Sequence[str], device: NeuronDevice) -> Checkout:
+def find_checkout(folder: Path, names: Sequence[str], device: NeuronDevice, store: Store) -> Checkout:
     """The first file with each of these kernels, of those that run and are right. UsageError."""
     if not folder.is_dir():
         raise UsageError(f"--kernels {folder} is no folder: name a checkout of the paper's code, dinghongsong/NeuronMM")
     there = find_kernels(folder)
-    paths, differences = {}, {}
+    paths, differences, contents = {}, {}, _contents(folder)
     for name in names:
         reasons = []
         for path in (one.path for one in there if one.name == name):
-            found = _child(folder, path, name, device, [])
+            found = _kept(store, contents, folder, path, name, device, [])
             if found["right"]:
                 paths[name], differences[name] = path, found["difference"]
                 break
@@ -129,7 +132,28 @@ def find_checkout(folder: Path, names: Sequence[str], device: NeuronDevice) -> C
         if name not in paths:
             why = "; ".join(reasons) or "none of its files has it"
             raise UsageError(f"--kernels {folder}: no {name} that runs and is right ({why})")
-    return Checkout(folder, paths, differences)
+    return Checkout(folder, paths, differences, contents)
+
+
+def _contents(folder: Path) -> str:
+    hashed = sha256()
+    for path in sorted(folder.rglob("*.py")):
+        hashed.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return hashed.hexdigest()
+
+
+def _kept(
+    store: Store, contents: str, folder: Path, path: str, name: str, device: NeuronDevice, launches: Sequence[Launch]
+) -> dict[str, Any]:
+    """What a kernel's process says, by what is in the checkout; said once. One that ended badly is tried again."""
+    what = ("kernel", contents, path, name, device.name, [(one.shapes, {**one.options}) for one in launches])
+    key = json.dumps(what)
+    if key not in store.outcomes:
+        found = _child(folder, path, name, device, launches)
+        if "ended" in found:
+            return found
+        store.outcomes[key] = Outcome(found)
+    return store.outcomes[key].report or {}
 
 
 def _child(folder: Path, path: str, name: str, device: NeuronDevice, launches: Sequence[Launch]) -> dict[str, Any]:
@@ -139,16 +163,17 @@ def _child(folder: Path, path: str, name: str, device: NeuronDevice, launches: S
     lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
     if ended.returncode or not lines:
         last = (ended.stderr.strip().splitlines() or ["nothing was printed"])[-1]
-        return {"right": False, "reason": f"ended with {ended.returncode}: {last}"}
+        return {"right": False, "ended": ended.returncode, "reason": f"ended with {ended.returncode}: {last}"}
     found: dict[str, Any] = json.loads(lines[-1])
     return found
 
 
-def kernel(checkout: Checkout, device: NeuronDevice, cell: Cell) -> Outcome:
+def kernel(checkout: Checkout, device: NeuronDevice, cell: Cell, store: Store) -> Outcome:
     """What the launches of a cell come to, one after the other."""
     parts = []
     for launch in cell.launches:
-        found = _child(checkout.folder, checkout.paths[launch.kernel], launch.kernel, device, [launch])
+        path, name = checkout.paths[launch.kernel], launch.kernel
+        found = _kept(store, checkout.contents, checkout.folder, path, name, device, [launch])
         if "reports" not in found:
             return Outcome(None, f"{launch.kernel}: {found['reason']}")
         parts.append({key: value for key, value in found["reports"][0].items() if key not in ("api", "notes")})
@@ -173,25 +198,28 @@ def ask(chosen: Sequence[Cell], emulate: Emulate) -> None:
 
 
 def run_theirs(
-    comm: Any, console: Console, checkout: Checkout, device: NeuronDevice, asked: Sequence[Cell]
+    comm: Any, console: Console, checkout: Checkout, device: NeuronDevice, asked: Sequence[Cell], store: Store
 ) -> list[Outcome]:
-    """What their kernels take, shared out to the ranks, on all of them."""
-    mine = {}
+    """What their kernels take, shared out to the ranks, on all of them; kept, each rank's share as it goes along."""
+    comm.Barrier()  # all have read the file before one writes it
+    before, mine, new = {*store.outcomes}, {}, dict[str, Outcome]()
     for at in range(comm.rank, len(asked), comm.size):
-        mine[at] = kernel(checkout, device, asked[at])
+        mine[at] = kernel(checkout, device, asked[at], store)
+        new = {key: outcome for key, outcome in store.outcomes.items() if key not in before}
+        store.keep(comm.rank, new)
         console.progress("their kernels", at + 1, len(asked))
-    every = {at: outcome for part in comm.allgather(mine) for at, outcome in part.items()}
+    every: dict[int, Outcome] = {}
+    for outcomes, kept in comm.allgather((mine, new)):
+        every |= outcomes
+        store.outcomes |= kept
+    store.write(comm)
     return [every[at] for at in range(len(asked))]
 
 
-def rows(
-    table: str, asked: Sequence[Cell], theirs: Sequence[Outcome], checkout: Checkout, emulate: Emulate
-) -> list[Row]:
+def rows(asked: Sequence[Cell], theirs: Sequence[Outcome], checkout: Checkout, emulate: Emulate) -> list[Row]:
     """Rows of their kernels, and of ours where the table has none of that size."""
     found = []
     for cell, outcome in zip(asked, theirs, strict=True):
-        if cell.table != table:
-            continue
         files = dict.fromkeys(f"{one.kernel} of {checkout.paths[one.kernel]}" for one in cell.launches)
         found += _rows(cell, their_name(cell.kernel), kernel_of(outcome), outcome.refused or ", ".join(files))
         ours = [emulate(run) for run in cell.ours]

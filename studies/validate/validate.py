@@ -68,9 +68,11 @@ def _emulate(comm: Any, console: Console, rows: Sequence[Row]) -> list[Emulated]
         loads[rank] += batch[0]
         if rank == comm.rank:
             mine.append(batch)
-    emulated, total = dict[int, Emulated](), sum(len(numbers) for _, _, numbers in mine)
-    for _, of, numbers in mine:
-        console.progress("rows", len(emulated), total)
+    emulated, done, shown = dict[int, Emulated](), 0.0, -1
+    for cost, of, numbers in mine:
+        if (percent := int(100 * done / loads[comm.rank])) > shown:  # the dearest come first
+            console.progress("rows by what they cost, %", shown := percent, 100)
+        done += cost
         emulated |= dict(zip(numbers, of.emulate([rows[at].sizes for at in numbers]), strict=True))
     console.clear()
     everything: dict[int, Emulated] = {}

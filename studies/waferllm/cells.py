@@ -6,11 +6,14 @@ from meshrt.studies.rows import Row
 from meshrt.studies.waferllm import published
 from meshrt.studies.waferllm.published import Cell
 
+INFERRED = "inferred from the tables, so no prediction"
 DTYPE = "float16"  # of the published programs, which keep everything in it
 
 
 def cell_row(cell: Cell, value: float | None, cycles: float | None, note: str, memory: int | None = None) -> Row:
-    """A cell beside what was emulated of it."""
+    """A cell beside what was emulated of it. Of a baseline that was read off the tables, its note says so."""
+    if cell.system in published.INFERRED and value is not None:
+        note = "; ".join(filter(None, (INFERRED, note)))
     return Row(
         str(cell.table), cell.model, cell.system, cell.column, cell.unit, cell.value, value, cycles, memory, note
     )

@@ -5,6 +5,7 @@ Device constants have sources of their own (`meshrt devices`); none is fitted to
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -127,24 +128,16 @@ def reproduce(
         }
 
     for name in names:
-        for last in (False, True):  # the first time only asks for runs
-            if name in TABLES:
-                table_rows = [row for row in TABLES[name](device, emulate) if row.system not in unasked]
-                rows += table_rows if last else []
-            else:
-                curves[name] = points(CURVES[name], device, emulate, sides)
-                checked += claims(CURVES[name], curves[name]) if last else []
-            if not last:
-                console.text(_announce(name, store, perf_counter() - start))
-                store.run(comm, console, f"{title(name)}, runs")
+        if name in TABLES:
+            table_rows = store.made(comm, console, title(name), start, partial(TABLES[name], device, emulate))
+            rows += [row for row in table_rows if row.system not in unasked]
+        else:
+            asked = partial(points, CURVES[name], device, emulate, sides)
+            curves[name] = store.made(comm, console, title(name), start, asked)
+            checked += claims(CURVES[name], curves[name])
         if show is not None and comm.rank == 0:
             show(report(), name)
     return report()
-
-
-def _announce(name: str, store: Store, seconds: float) -> str:
-    pending = len(store.pending)
-    return f"{title(name)}: {pending} runs to do, {len(store.outcomes)} done, {seconds:.0f} s so far\n"
 
 
 def of_systems(names: Sequence[str], given: bool, systems: Sequence[str]) -> list[str]:

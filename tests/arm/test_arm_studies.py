@@ -2,43 +2,70 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from mpi_jobs import Finished
 from test_arm_vectors import team_of
 
+from meshrt.arm.kernel import OTHERS
+from meshrt.errors import LimitError
 from meshrt.programs.arm.vectors import F32, laid, sweep, taken
-from meshrt.studies.arm import counts, unfused
+from meshrt.ranks.alone import Alone
+from meshrt.ranks.console import Console
+from meshrt.report import Report
+from meshrt.studies.arm import counts, runs, unfused
 from meshrt.studies.arm.peak import corrected
 from meshrt.studies.arm.published import BANDWIDTH, PRODUCTS, SMMLA
+from meshrt.studies.arm.reproduce import open_runs, reproduce
+from meshrt.studies.arm.runs import number
 from meshrt.studies.arm.split import measure
+from meshrt.studies.arm.tables import TABLES, Row
+from meshrt.studies.rows import Emulate
+from meshrt.studies.store import key_of
+from meshrt.studies.sweep import Job, Outcome, run_alone
+
+_KEPT: dict[str, Outcome] = {}
 
 
-def quiet(_: str) -> None:
-    """Nobody is told."""
+def at_once(job: Job) -> Outcome:
+    """The outcome of a job, which is run once for all tests."""
+    key = key_of(job)
+    if key not in _KEPT:
+        _KEPT[key] = run_alone(job)
+    return _KEPT[key]
+
+
+def ran(job: Job) -> Report:
+    report = at_once(job).report
+    assert report is not None
+    return Report(report)
 
 
 def test_decode_is_counted_to_the_last_digit() -> None:
-    found = counts.linear(1, 1, counts.ROW, quiet)
+    found = counts.linear(at_once, 1, 1, runs.ROW)
     assert (found.operations, found.nbytes) == (3_050_831_872, 766_017_024)
-    blocks = counts.linear(1, 1, counts.BLOCK, quiet)
+    blocks = counts.linear(at_once, 1, 1, runs.BLOCK)
     assert (blocks.operations, blocks.nbytes) == (3_050_831_872, 860_031_744)
-    assert counts.attention_operations("decode") == 24 * 4 * 585 * 2048
-    assert counts.attention_operations("decode") + counts.softmax_operations("decode") == 115_324_560
-    assert counts.attention_bytes("decode") == 230_761_536 and counts.other_bytes("decode") == 19_660_800
+    assert counts.attention_operations(at_once, "decode") == 24 * 4 * 585 * 2048
+    assert counts.attention_operations(at_once, "decode") + counts.softmax_operations(at_once, "decode") == 115_324_560
+    assert counts.attention_bytes(at_once, "decode") == 230_761_536 and counts.other_bytes("decode") == 19_660_800
 
 
 def test_the_papers_terms_of_attention_come_from_runs_operator_by_operator() -> None:
     """22 operations of softmax and 24 bytes a score; q, k, v and what comes out in float32."""
-    assert counts.score_operations() == 22
+    assert counts.score_operations(at_once) == 22
     for tokens, seen, heads, kv_bytes in ((1, 585, 1, 4), (1, 585, 16, 2), (7, 9, 1, 4), (13, 21, 4, 4)):
         truth = 8 * tokens * 2048 + 2 * kv_bytes * seen * 2048 + 24 * tokens * seen * heads
-        assert unfused.dram_bytes(tokens, seen, heads, kv_bytes) == truth
-        for number in (0, 3):
-            phase = unfused.operator(number, tokens, seen, heads).phase("operator")
+        assert unfused.dram_bytes(at_once, tokens, seen, heads, kv_bytes) == truth
+        for product in (0, 3):
+            phase = ran(unfused.operator(product, tokens, seen, heads)).phase("operator")
             assert phase["useful_operations"]["fmla"] == 2 * tokens * seen * 2048
 
 
@@ -53,55 +80,107 @@ def test_the_mask_leaves_what_is_seen() -> None:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("unit, bits", [("smmla", 4), ("sdot", 4), ("sdot", 8)])
 def test_the_planners_tile_is_the_best_of_all_that_run(unit: str, bits: int) -> None:
-    planned, best = counts.best_tile(unit, bits)
+    planned, best = counts.best_tile(at_once, unit, bits)
     assert planned == best
 
 
 def test_what_fused_attention_runs_and_moves() -> None:
     length, hidden, heads, blocks = 585, 2048, 16, 24
-    assert blocks * counts.fused("decode").phase("attention", "useful_operations.fmla_8h") == (
-        counts.attention_operations("decode")
+    assert blocks * ran(runs.fused("decode")).phase("attention", "useful_operations.fmla_8h") == (
+        counts.attention_operations(at_once, "decode")
     )
     # DRAM: what comes in, and keys and values of float16 once, but for the pieces of 8 KiB in which the new ones were
     # just written; these go out when others need their room.
     incoming, pieces = 4 * 3 * hidden, 2 * heads * ((length - 1) * 2 * 128 // 8192 * 8192)
     written = 2 * 2 * hidden
-    assert counts.attention_moved("decode", "dram_bytes.total") == blocks * (incoming + pieces + written)
+    assert counts.attention_moved(at_once, "decode", "dram_bytes.total") == blocks * (incoming + pieces + written)
     # For each score of every head, in eights: a maximum, a clip, a difference, 2 products, rounding, a sum, and fmla
     # and fmls; in the end maxima, sums and a division of a row. Heads turn in two products, fmla and fmls, after a bias
     # of each half; queries are scaled; values have a bias.
     scores = heads * 8 * -(-length // 8)
     rest = heads * 4 * (1 + 2 + 1) + 2 * 128 * heads * (1 + 1 + 2) + 128 * heads * 1 + 128 * heads * 1
-    assert counts.between_operations("decode") == blocks * (scores * (1 + 1 + 1 + 1 + 1 + 1 + 1 + 2 * (6 + 2)) + rest)
+    assert counts.between_operations(at_once, "decode") == blocks * (
+        scores * (1 + 1 + 1 + 1 + 1 + 1 + 1 + 2 * (6 + 2)) + rest
+    )
 
 
 def test_products_attention_and_the_rest_are_all_that_a_block_runs() -> None:
     """Instructions of the whole model's second block, and registers that they load and store: nothing is left out."""
     for path in ("instructions.total", "l1_bytes"):
-        whole = [counts.model("decode", layers=layers).phase("decode", path) for layers in (2, 3)]
-        products = [counts.product(1, *shape, **counts.ROW).phase("linear", path) for shape in PRODUCTS.values()]
-        between = [report.phase("stretch", path) for report in counts.stretches("decode")]
-        assert whole[1] - whole[0] == sum(products) + counts.fused("decode").phase("attention", path) + sum(between)
+        whole = [ran(runs.model("decode", layers=layers)).phase("decode", path) for layers in (2, 3)]
+        products = [ran(runs.product(1, *shape, **runs.ROW)).phase("linear", path) for shape in PRODUCTS.values()]
+        between = [ran(job).phase("stretch", path) for job in runs.stretches("decode")]
+        assert whole[1] - whole[0] == sum(products) + ran(runs.fused("decode")).phase("attention", path) + sum(between)
+    blocks = [simd(ran(runs.model("decode", layers=layers)), "decode") for layers in (2, 3)]
+    products = [simd(ran(runs.product(1, *shape, **runs.ROW)), "linear") for shape in PRODUCTS.values()]
+    multiplied = ran(runs.fused("decode")).phase("attention", "instructions.fmla_8h")
+    assert counts.issued(at_once, "decode") == 24 * (blocks[1] - blocks[0] - sum(products) - multiplied)
+
+
+def simd(report: Report, phase: str) -> int:
+    """Instructions that a SIMD pipe took."""
+    found = report.phase(phase, "instructions")
+    return sum(count for op, count in found.items() if op not in (*OTHERS, "total"))
 
 
 @pytest.mark.all
 def test_prefill_is_counted_to_the_last_digit_and_the_peaks_follow() -> None:
-    found = counts.linear(560, 560, counts.ROW, quiet)
+    found = counts.linear(at_once, 560, 560, runs.ROW)
     assert (found.operations, found.nbytes) == (1_708_465_848_320, 1_875_788_544)
-    assert counts.linear(560, 1, counts.ROW, quiet).operations == 1_360_583_458_816
-    assert counts.attention_operations("prefill") + counts.softmax_operations("prefill") == 61_821_849_600
-    assert counts.attention_bytes("prefill") == 621_035_520 and counts.other_bytes("prefill") == 11_010_048_000
+    assert counts.linear(at_once, 560, 1, runs.ROW).operations == 1_360_583_458_816
+    assert (
+        counts.attention_operations(at_once, "prefill") + counts.softmax_operations(at_once, "prefill")
+        == 61_821_849_600
+    )
+    assert counts.attention_bytes(at_once, "prefill") == 621_035_520 and counts.other_bytes("prefill") == 11_010_048_000
     assert found.operations / SMMLA > found.nbytes / BANDWIDTH
     speeds = [[round(models[phase].tokens_per_second, 2) for phase in ("prefill", "decode")]
-              for _, models in corrected(quiet)]  # fmt: skip
+              for _, models in corrected(at_once)]  # fmt: skip
     assert speeds == [
         [667.95, 104.87], [622.08, 97.67], [722.35, 97.67], [814.62, 97.67], [810.46, 97.19], [810.46, 109.52],
         [810.46, 99.23], [881.18, 100.21], [892.61, 101.7],
     ]  # fmt: skip
-    first = corrected(quiet)[0][1]
+    first = corrected(at_once)[0][1]
     times = [[round(1e3 * seconds, digits) for seconds, digits in zip(first[phase].seconds, (2, 2, 2), strict=True)]
              for phase in ("prefill", "decode")]  # fmt: skip
     assert times == [[571.53, 163.57, 103.29], [7.19, 2.16, 0.18]]
+
+
+def _small(emulate: Emulate) -> list[Row]:
+    return [Row("small", "bytes", None, number(emulate, runs.product(8, 64, 64), "l1_bytes", "linear"))]
+
+
+def test_an_interrupted_reproduction_goes_on_with_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are kept as they come; tables are shown as they come, and are those of runs that nobody interrupted."""
+    monkeypatch.setitem(TABLES, "small", _small)
+    path, started, shown = str(tmp_path / "runs.json"), list[str](), list[tuple[str, int]]()
+
+    def show(report: dict[str, Any], name: str) -> None:
+        shown.append((name, len(report["rows"])))
+
+    def counted(job: Job) -> Outcome:
+        if len(started) == 3:
+            raise KeyboardInterrupt
+        started.append(key_of(job))
+        return at_once(job)
+
+    monkeypatch.setattr("meshrt.studies.sweep.run_alone", counted)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(Alone(), Console(), ("small", "other"), open_runs(path), show)
+    assert shown == [("small", 1)] and set(open_runs(path).outcomes) == set(started)
+    before = started.copy()
+    started[:] = []
+    monkeypatch.setattr("meshrt.studies.sweep.run_alone", lambda job: (started.append(key_of(job)), at_once(job))[1])
+    report = reproduce(Alone(), Console(), ("small", "other"), open_runs(path), show)
+    assert len(started) == 9 - 3 and not set(started) & set(before)
+    assert shown[1:] == [("small", 1), ("other", 7)]
+    rows = [*_small(at_once), *TABLES["other"](at_once)]
+    assert report["rows"] == [asdict(row) for row in rows] and report["errors"]
+
+
+def test_what_a_machine_refuses_is_no_table() -> None:
+    with pytest.raises(LimitError, match="37 registers"):
+        number(run_alone, runs.product(20, 64, 64, tile="12x8"), "l1_bytes", "linear")
 
 
 def test_splits_side_by_side() -> None:
@@ -114,10 +193,16 @@ def test_splits_side_by_side() -> None:
     assert products["rate"].milliseconds < products["equal"].milliseconds
 
 
-def test_the_commands(run_meshrt: Callable[..., Finished]) -> None:
-    code, out, err, _ = run_meshrt("reproduce", "arm", "other", "--json", "-")
+def test_the_commands(run_meshrt: Callable[..., Finished], tmp_path: Path) -> None:
+    kept = str(tmp_path / "runs.json")
+    code, out, err, _ = run_meshrt("reproduce", "arm", "other", "--cache", kept, "--json", "-", ranks=2)
     assert code == 0, err
     document = json.loads(out)
+    code, out, err, _ = run_meshrt("reproduce", "arm", "other", "--cache", kept, "--csv", str(tmp_path))
+    assert code == 0 and "Table other: 0 runs to do, 8 done" in out, err
+    with (tmp_path / "tables.csv").open() as stream:
+        assert [float(row["counted"]) for row in csv.DictReader(stream)] == [row["counted"] for row in document["rows"]]
+    assert out.index("Table other:") < out.index("bytes of DRAM, prefill") < out.index("What the paper has wrong")
     assert [row["formula"] for row in document["rows"] if row["formula"]] == [11_010_048_000, 19_660_800] and len(
         document["errors"]
     ) == 18

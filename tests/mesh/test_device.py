@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -141,6 +142,15 @@ def test_a_file_that_is_wrong_is_refused(text: str, message: str, tmp_path: Path
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
         read_device(str(path))
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name != "ideal"])
+def test_presets_say_where_each_of_their_numbers_is_from(name: str) -> None:
+    """By its name, in whole words; what is as where nothing is said needs no source."""
+    device, nothing = PRESETS[name], Device(name=name)
+    named = set(re.findall(r"\w+", " ".join(device.sources)))
+    own = {field.name for field in fields(device) if getattr(device, field.name) != getattr(nothing, field.name)}
+    assert own - named == {"sources"}
 
 
 def test_a_file_that_is_not_there_is_refused() -> None:

@@ -10,7 +10,7 @@ from meshrt.neuron.device import MIB, TRN1
 from meshrt.ranks.console import Console
 from meshrt.studies.neuronmm import published, theirs
 from meshrt.studies.neuronmm.published import Kernel
-from meshrt.studies.neuronmm.reproduce import reproduce
+from meshrt.studies.neuronmm.reproduce import open_runs, reproduce
 from meshrt.studies.store import Store
 
 KERNELS = """
@@ -79,7 +79,9 @@ def lay(folder: Path, **files: str) -> Path:
 
 
 @pytest.mark.mpi(ranks=[1, 2])
-def test_their_kernels_stand_beside_ours(comm: Any, tmp_path: Path, small: None) -> None:
+def test_their_kernels_stand_beside_ours(
+    comm: Any, tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first copy that is right is taken. Traffic, in bfloat16: each tile of the product reads 128 rows of both, x u
     and (x u) v; a block of 128 rows of x is read anew for each 128 columns of u, u and v once a block."""
     folder = Path(comm.bcast(str(tmp_path)))
@@ -87,7 +89,12 @@ def test_their_kernels_stand_beside_ours(comm: Any, tmp_path: Path, small: None)
         lay(folder, a=" + 1", b="")
         (folder / "d.py").write_text("import nki\ndef (")
     comm.Barrier()
-    told = reproduce(comm, Console(), ["1", "4"], TRN1, Store(), folder)
+    kept, shown = str(folder / "runs.json"), list[tuple[str, int]]()
+    told = reproduce(comm, Console(), ["1", "4"], TRN1, open_runs(kept), folder, lambda told, name: shown.append(
+        (name, sum("published kernel" in row["system"] for row in told["rows"]))
+    ))  # fmt: skip
+    if comm.rank == 0:
+        assert (shown[0][0], shown[1][0]) == ("1", "4") and 0 < shown[0][1] < shown[1][1]
     assert {name: one["file"] for name, one in told["kernels"].items()} == {
         "nki_matmul_fully_optimized_": "b.py", "fused_three_mm_XTUV": "a.py",
     }  # fmt: skip
@@ -109,6 +116,11 @@ def test_their_kernels_stand_beside_ours(comm: Any, tmp_path: Path, small: None)
     ours = [row for row in told["rows"] if "published kernel" not in row["system"] and not row["derived"]]
     for table in told["summary"]:
         assert table["compared"] == sum(row["table"] == table["table"] and bool(row["ratio"]) for row in ours)
+    comm.Barrier()  # rank 0 has written
+    with monkeypatch.context() as nobody:  # what is kept is run no more
+        nobody.setattr(theirs, "_child", None)
+        again = reproduce(comm, Console(), ["1", "4"], TRN1, open_runs(kept), folder)
+    assert (again["rows"], again["kernels"]) == (told["rows"], told["kernels"])
     alone = reproduce(comm, Console(), ["1", "4"], TRN1, Store())
     assert alone["rows"] == [row for row in told["rows"] if "published kernel" not in row["system"]]
     assert "kernels" not in alone
@@ -135,4 +147,4 @@ def test_a_kernel_that_ends_badly_is_told_with_its_reason(tmp_path: Path) -> Non
         "import os\nimport neuronxcc.nki as nki\nos._exit(7)\n@nki.jit\ndef XUV_matmul(a): ..."
     )
     with pytest.raises(UsageError, match=r"a.py: ended with 7: nothing was printed"):
-        theirs.find_checkout(tmp_path, ["XUV_matmul"], TRN1)
+        theirs.find_checkout(tmp_path, ["XUV_matmul"], TRN1, Store())

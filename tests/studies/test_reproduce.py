@@ -354,6 +354,36 @@ def test_a_store_keeps_its_runs_in_its_file(comm: Any, tmp_path: Path) -> None:
     assert again.emulate(_job(17)) is PENDING and len(again.pending) == 1
 
 
+@pytest.mark.mpi(ranks=[2])
+def test_what_each_rank_has_run_is_kept_as_it_comes(
+    comm: Any, mpi_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of two ranks is interrupted in its second run; then there are two to do of four, and in the end one file."""
+    path, jobs, ran = str(mpi_tmp_path / "runs.json"), [_job(size) for size in (8, 12, 16, 20)], list[Job]()
+
+    def interrupted(job: Job) -> Outcome:
+        if ran:
+            raise KeyboardInterrupt
+        ran.append(job)
+        return run_alone(job)
+
+    def asked(store: Store) -> Store:
+        for job in jobs:
+            store.emulate(job)
+        return store
+
+    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+        stopped.setattr("meshrt.studies.sweep.run_alone", interrupted)
+        asked(open_store(path)).run(comm, Console(), "test")
+    comm.Barrier()
+    store = asked(open_store(path))
+    assert [*store.pending] == [key_of(job) for job in jobs[2:]]
+    store.run(comm, Console(), "test")
+    assert [file.name for file in mpi_tmp_path.iterdir()] == ["runs.json"]
+    again = open_store(path)
+    assert again.outcomes == store.outcomes and len(again.outcomes) == 4
+
+
 @pytest.mark.mpi(ranks=[1])
 def test_progress_says_how_long_it_will_take(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int, int]] = []
@@ -463,6 +493,7 @@ def test_baselines_as_inferred_are_run_where_they_are_named(
     rates = {row["system"]: row["emulated"] for row in rows if row["emulated"] is not None}
     assert set(rates) == emulated and len(set(rates.values())) == len(emulated)
     assert {row["system"] for row in rows if row["note"] == "left out"} == left_out
+    assert all(("inferred from the tables" in row["note"]) == row["system"].endswith("-inferred") for row in rows)
     assert len(rows) == len(emulated | left_out) and len(store.outcomes) == len(emulated)
 
 

@@ -244,6 +244,17 @@ def test_the_report_has_errors_by_kernel_and_every_row(tmp_path: Path, run_meshr
 
 
 @pytest.mark.mpi(ranks=[1])
+def test_progress_is_by_what_rows_cost(tmp_path: Path, comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """80 x 80 cores cost 25 times what 16 x 16 do, and come first: 100 * 6,400 / 6,656 = 96 % after one of two rows."""
+    said: list[tuple[int, int]] = []
+    monkeypatch.setattr(Console, "progress", lambda self, title, done, total: said.append((done, total)))
+    path = tmp_path / "gemm.csv"
+    path.write_text("p,mt,kt,nt,cycles_mean\n16,1,1,1,2700\n80,1,1,1,13000\n")
+    validate(comm, Console(), [path])
+    assert said == [(0, 100), (96, 100)]
+
+
+@pytest.mark.mpi(ranks=[1])
 def test_only_chosen_kernels_and_uses_are_run(tmp_path: Path, comm: Any) -> None:
     files = ten_rows(tmp_path)
     chosen = validate(comm, Console(), files, ["MeshGEMV"], ["fit"])
