@@ -149,7 +149,7 @@ enum { KINDS = 3 }; /* of the second factor: float32, float16, bfloat16 */
 static Row *const ROWS[KINDS][2] = {
     {plain_row, fused_row}, {plain_row_float16, fused_row_float16}, {plain_row_bfloat16, fused_row_bfloat16}};
 
-static int fits(const Py_buffer *views, long kind)
+static int fits(const Py_buffer *views, long long kind)
 {
     const int last = views[0].ndim - 1;
     if (last < 2 || last >= MOST)
@@ -215,7 +215,7 @@ PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count)
     if (count != 6)
         return PyErr_SetString(PyExc_TypeError, "multiply(a, b, c, fused, adds, kind)"), NULL;
     const int fused = PyObject_IsTrue(given[3]), adds = PyObject_IsTrue(given[4]);
-    const long kind = PyLong_AsLong(given[5]);
+    const long long kind = PyLong_AsLongLong(given[5]);
     if (kind < 0 || kind >= KINDS)
         return PyErr_Occurred() ? NULL : (PyErr_SetString(PyExc_ValueError, "multiply: kind is 0, 1 or 2"), NULL);
     if (fused && !has_fma())

@@ -505,7 +505,7 @@ PyMODINIT_FUNC PyInit__core(void)
 {
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL && PyModule_AddIntConstant(module, "SOURCES", MESHRT_SOURCES) < 0) {
-        Py_DECREF(module);
+        Py_DecRef(module);
         return NULL;
     }
     return module;
