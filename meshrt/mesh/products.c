@@ -4,9 +4,8 @@
    each step with one rounding (fused) or with two. Which of them BLAS does here, products.py finds out. The second
    factor may be of 16 bits: its numbers are made float32, which is exact, as they are multiplied. */
 
+#include "numbers.h"
 #include "stable.h"
-#include <stdint.h>
-#include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #define WITH_FMA __attribute__((target("fma")))
@@ -39,28 +38,6 @@ typedef struct {
     }
 TILE(fused_tile, WITH_FMA, FUSED)
 TILE(plain_tile, , PLAIN)
-
-static inline float number(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static inline float of_bfloat16(uint16_t bits)
-{
-    return number((uint32_t)bits << 16);
-}
-
-/* The exponent is 112 too small, also that of numbers below the least normal one; infinities and NaN keep theirs. */
-static inline float of_float16(uint16_t bits)
-{
-    const uint32_t sign = (uint32_t)(bits & 0x8000) << 16, rest = (uint32_t)(bits & 0x7fff) << 13;
-    const float scaled = number(sign | rest) * 0x1p112f;
-    uint32_t found;
-    memcpy(&found, &scaled, sizeof found);
-    return number(found | (-(uint32_t)(rest >= 0x0f800000) & 0x7f800000)); /* no branch: so it goes by vectors */
-}
 
 /* Columns are walked inside rows: sums of neighbours are made at once, each in the order of l all the same. */
 enum { COLUMNS = 64 }; /* at once */
