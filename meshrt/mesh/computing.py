@@ -8,14 +8,14 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.device import VECTOR_OPERANDS
-from meshrt.mesh.products import product
+from meshrt.mesh.products import Made, product
 
 
 class Computing(Cores):
     """A rank's cores with what they can be asked to compute. What moves packets needs none of it."""
 
     def matmul(
-        self, a: np.ndarray, b: np.ndarray, total: np.ndarray | None = None, over: int | None = None,
+        self, a: np.ndarray, b: np.ndarray | Made, total: np.ndarray | None = None, over: int | None = None,
         cores: np.ndarray | None = None, down: bool = False,
     ) -> np.ndarray:  # fmt: skip
         """Every core multiplies its tiles: [.., m, k] @ [.., k, n] -> float32 [.., m, n], counted and timed.
@@ -40,6 +40,7 @@ class Computing(Cores):
                 del shape[over - 2]
             self.memory.require("product", prod(shape) * a.shape[-2] * b.shape[-1] * 4)
         if not self.payload and self.timed:
+            assert not isinstance(b, Made)  # made of numbers that there are
             a, b = np.zeros_like(a), np.zeros_like(b)  # buffers that no transfer has filled are not numbers
         itemsize = max(a.dtype.itemsize, b.dtype.itemsize)
         added = None if over is not None or cores is not None else total  # what the product is added to at once

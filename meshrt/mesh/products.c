@@ -4,9 +4,8 @@
    each step with one rounding (fused) or with two. Which of them BLAS does here, products.py finds out. The second
    factor may be of 16 bits: its numbers are made float32, which is exact, as they are multiplied. */
 
+#include "numbers.h"
 #include "stable.h"
-#include <stdint.h>
-#include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #define WITH_FMA __attribute__((target("fma")))
@@ -39,28 +38,6 @@ typedef struct {
     }
 TILE(fused_tile, WITH_FMA, FUSED)
 TILE(plain_tile, , PLAIN)
-
-static inline float number(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static inline float of_bfloat16(uint16_t bits)
-{
-    return number((uint32_t)bits << 16);
-}
-
-/* The exponent is 112 too small, also that of numbers below the least normal one; infinities and NaN keep theirs. */
-static inline float of_float16(uint16_t bits)
-{
-    const uint32_t sign = (uint32_t)(bits & 0x8000) << 16, rest = (uint32_t)(bits & 0x7fff) << 13;
-    const float scaled = number(sign | rest) * 0x1p112f;
-    uint32_t found;
-    memcpy(&found, &scaled, sizeof found);
-    return number(found | (-(uint32_t)(rest >= 0x0f800000) & 0x7f800000)); /* no branch: so it goes by vectors */
-}
 
 /* Columns are walked inside rows: sums of neighbours are made at once, each in the order of l all the same. */
 enum { COLUMNS = 64 }; /* at once */
@@ -149,7 +126,7 @@ enum { KINDS = 3 }; /* of the second factor: float32, float16, bfloat16 */
 static Row *const ROWS[KINDS][2] = {
     {plain_row, fused_row}, {plain_row_float16, fused_row_float16}, {plain_row_bfloat16, fused_row_bfloat16}};
 
-static int fits(const Py_buffer *views, long kind)
+static int fits(const Py_buffer *views, long long kind)
 {
     const int last = views[0].ndim - 1;
     if (last < 2 || last >= MOST)
@@ -215,7 +192,7 @@ PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count)
     if (count != 6)
         return PyErr_SetString(PyExc_TypeError, "multiply(a, b, c, fused, adds, kind)"), NULL;
     const int fused = PyObject_IsTrue(given[3]), adds = PyObject_IsTrue(given[4]);
-    const long kind = PyLong_AsLong(given[5]);
+    const long long kind = PyLong_AsLongLong(given[5]);
     if (kind < 0 || kind >= KINDS)
         return PyErr_Occurred() ? NULL : (PyErr_SetString(PyExc_ValueError, "multiply: kind is 0, 1 or 2"), NULL);
     if (fused && !has_fma())

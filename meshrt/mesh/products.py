@@ -5,21 +5,55 @@ BLAS's, once for each size. Where neither is the same, as where BLAS sums in ano
 it reads as they lie, where NumPy makes a copy in float32 first; so larger ones gain as well.
 """
 
+from collections.abc import Callable, Iterator
 from functools import cache
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from meshrt.records import dataclass
+
 SMALL = 128  # multiply-accumulates; for larger tiles BLAS takes less time
 BAND = 1 << 18  # numbers that are made float32 at a time: 1 MiB
+BAND_MADE = 1 << 16  # that are made of codes at a time
 SMALL_16 = 1024  # the same where the second factor is of 16 bits
 TRIED = 64  # tiles
 KINDS = {"float16": 1, "bfloat16": 2}  # of the second factor, as products.c has them; 0 is float32
+Some: TypeAlias = tuple[slice, slice]  # of a block's cores
 
 
-def product(core: Any, a: np.ndarray, b: np.ndarray, total: np.ndarray | None = None) -> np.ndarray:
+@dataclass(frozen=True, eq=False)
+class Made:
+    """A second factor [bh, bw, .., k, n] whose tiles are made as they are multiplied, those of some cores at a time, so
+    that they stay in the cache. `make` has them of cores, as numbers of that dtype or as the same in float32.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    make: Callable[[Some], np.ndarray]
+
+    def bands(self) -> Iterator[tuple[Some, np.ndarray]]:
+        height, width = self.shape[:2]
+        fit = max(1, BAND_MADE // max(1, prod(self.shape[2:])))  # cores
+        rows, columns = max(1, fit // width), min(fit, width)
+        for y in range(0, height, rows):
+            for x in range(0, width, columns):
+                cores = slice(y, y + rows), slice(x, x + columns)
+                yield cores, self.make(cores)
+
+
+def product(core: Any, a: np.ndarray, b: np.ndarray | Made, total: np.ndarray | None = None) -> np.ndarray:
     """a @ b of numbers [.., m, k] and [.., k, n], in float32, or the total [.., m, n] with that added to it."""
+    if isinstance(b, Made):
+        leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        found = np.empty((*leading, a.shape[-2], b.shape[-1]), np.float32) if total is None else total
+        for cores, tiles in b.bands():
+            if total is None:
+                found[cores] = product(core, a[cores], tiles)
+            else:
+                product(core, a[cores], tiles, found[cores])
+        return found
     a = a.astype(np.float32, copy=False)
     kind = _kind(b.dtype) if b.itemsize == 2 else 0
     if not kind:

@@ -78,6 +78,7 @@ int PyTuple_SetItem(PyObject *, Py_ssize_t, PyObject *);
 PyObject *PySequence_GetItem(PyObject *, Py_ssize_t);
 PyObject *PyBytes_FromStringAndSize(const char *, Py_ssize_t);
 int PyBytes_AsStringAndSize(PyObject *, char **, Py_ssize_t *);
+int PyModule_AddIntConstant(PyObject *, const char *, long);
 PyObject *PyModule_Create2(struct PyModuleDef *, int);
 #define PyModule_Create(definition) PyModule_Create2(definition, 3) /* the version of the stable ABI */
 #endif

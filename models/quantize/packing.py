@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
+AT_ONCE = 1 << 13  # words: what is between bytes and codes takes eight times as much memory as these
 
 _FOUR = np.array([0, 3, 6, 9], np.uint16)  # where four values of 3 bits lie in 12
 _REST = np.array([0, 4, 8], np.uint16)  # and there, what the three words have of it
@@ -39,17 +40,29 @@ def unpack(packed: Bytes, bits: int) -> Bytes:
     shape = *packed.shape[:-1], packed.shape[-1] * 8 // bits
     if bits == 8:
         return packed
-    if bits != 3:
-        words = np.zeros((packed.size // bits, 8), np.uint8)
-        words[:, :bits] = packed.reshape(-1, bits)
-        codes = (words.view("<u8") >> _places(bits)).astype(np.uint8) & np.uint8(2**bits - 1)
-        return codes.reshape(shape)
-    halves = packed.reshape(-1, 12).view("<u2").reshape(-1, 3, 2)
+    size = 12 if bits == 3 else bits
+    words = packed.reshape(-1, size)
+    codes = np.empty((len(words), size * 8 // bits), np.uint8)
+    for low in range(0, len(words), AT_ONCE):
+        part = words[low : low + AT_ONCE]
+        codes[low : low + AT_ONCE] = _threes(part) if bits == 3 else _eights(part, bits)
+    return codes.reshape(shape)
+
+
+def _eights(packed: Bytes, bits: int) -> Bytes:
+    words = np.zeros((len(packed), 8), np.uint8)
+    words[:, :bits] = packed
+    codes: Bytes = (words.view("<u8") >> _places(bits)).astype(np.uint8) & np.uint8(2**bits - 1)
+    return codes
+
+
+def _threes(packed: Bytes) -> Bytes:
+    halves = packed.reshape(-1).view("<u2").reshape(-1, 3, 2)
     twelve = np.empty((len(halves), 4, 2), np.uint16)
     twelve[:, :3] = halves
     twelve[:, 3] = np.bitwise_or.reduce(halves >> 12 << _REST[:, None], axis=1)
     # Of the upper bits of the first three nothing is left after & 7.
-    return ((twelve[..., None] >> _FOUR) & 7).astype(np.uint8).reshape(shape)
+    return ((twelve[..., None] >> _FOUR) & 7).astype(np.uint8).reshape(len(packed), 32)
 
 
 def _places(bits: int) -> NDArray[np.uint64]:

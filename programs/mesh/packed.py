@@ -26,16 +26,18 @@ Columns that do have scales of 0.
 That is after MiLo's kernel (section 3.3), where one instruction does the and and the or.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from meshrt.mesh.block import Block
-from meshrt.models.quantize.packing import unpack
-from meshrt.programs.mesh.tileform import HEADER, SLICE, Letter, TileForm
+from meshrt.mesh.products import Made
+from meshrt.programs.mesh.tileform import SLICE, Letter, TileForm
+from meshrt.programs.mesh.unpacked import compensate, factor, fresh, rebuild
 from meshrt.records import dataclass
 
 Instructions = list[tuple[int, int, int, int]]  # of each kind: length, how many, bytes of a number, vectors read
@@ -82,18 +84,28 @@ class Packed:
         for low in range(0, kt, SLICE):
             x, rows = a[..., low : low + SLICE], min(SLICE, kt - low)
             with block.memory.hold("rows rebuilt from codes", self.dtype.itemsize * rows * self.width):
-                w = np.zeros((*self.data.shape[:4], rows, self.width), self.dtype)
-                for form, part in zip(self.forms, self._parts(w), strict=True):
-                    rebuild(block, self.data, form, low, part, cores)
+                for form in self.forms:
+                    count_rows(block, self.data, form, rows, cores)
                     if form.form.rank and not self.apart:
-                        compensate(block, self.data, form, low, part, cores)
+                        count_compensator(block, self.data, form, low, cores)
+                make = partial(self._rebuilt, block.core, low, rows)
+                w = lazy(block, self.data, (rows, self.width), self.dtype, make)
                 block.matmul(x, w, total[..., : self.width], over, cores)
             at = self.width
             for form in self.latent:
-                for first, v in factor(block, self.data, form, "v", low, cores):
+                for first, v in factors(block, self.data, form, "v", low, cores):
                     block.matmul(x, v, total[..., at + first : at + first + v.shape[-1]], over, cores)
                 at += form.form.rank
         return total
+
+    def _rebuilt(self, core: Any, low: int, rows: int, data: np.ndarray) -> np.ndarray:
+        """A slice of rows of some tiles, [.., rows, width]."""
+        w = fresh(core, (*data.shape[:-1], rows, self.width), self.dtype)
+        for form, part in zip(self.forms, self._parts(w), strict=True):
+            rebuild(core, data, form, low, part, self.dtype)
+            if form.form.rank and not self.apart:
+                compensate(core, data, form, low, part, self.dtype)
+        return w
 
     def multiply_tiles(self, block: Block, a: np.ndarray, data: np.ndarray, total: np.ndarray) -> None:
         """The same with other tiles of these matrices."""
@@ -110,7 +122,7 @@ class Packed:
         for form, part in zip(self.forms, self._parts(out), strict=True):
             if not form.form.rank:
                 continue
-            for first, u in factor(block, tiles, form, "u", 0):
+            for first, u in factors(block, tiles, form, "u", 0):
                 block.matmul(result[..., at + first : at + first + u.shape[-2]], u, part)
             at += form.form.rank
         return out
@@ -126,37 +138,37 @@ class Packed:
 Tiles: TypeAlias = np.ndarray | Packed  # of one matrix, or of several side by side
 
 
-def rebuild(
-    block: Block, data: np.ndarray, form: TileForm, low: int, out: np.ndarray, cores: np.ndarray | None = None
-) -> None:
-    """Numbers of a slice of rows, from row `low` on, into `out`, [.., rows, Nt]."""
-    rows, kind = out.shape[-2], form.form
-    work = [*unpacking(kind.bits, rows * form.nt), (form.nt, rows * (1 if kind.symmetric else 2), 4, 2)]
-    count(block, data, rows * form.nt, work, cores)
+def lazy(
+    block: Block,
+    data: np.ndarray,
+    tile: tuple[int, int],
+    dtype: np.dtype[Any],
+    make: Callable[[np.ndarray], np.ndarray],
+) -> np.ndarray | Made:
+    """Tiles that `make` has of some of the data, [.., bytes], as they are multiplied; zeros without payload."""
+    shape = *data.shape[:-1], *tile
     if not block.payload:
-        return
-    codes = codes_of(data, form, "w", (low, 0), (rows, form.nt), kind.bits)
-    at = form.rows.number[numbers(data)[0]][..., low : low + rows, None]
-    scale = np.take_along_axis(array(data, form, "scale"), at, axis=-2)
-    if kind.shift is None:
-        out[...] = (codes - np.float32(2 ** (kind.bits - 1))) * scale
-        return
-    shift = np.take_along_axis(array(data, form, kind.shift), at, axis=-2)
-    out[...] = codes * scale + shift if kind.offset else (codes - shift) * scale
+        return np.zeros(shape, dtype)
+    return Made(shape, dtype, lambda cores: make(data[cores]))
 
 
-def compensate(
-    block: Block, data: np.ndarray, form: TileForm, low: int, out: np.ndarray, cores: np.ndarray | None = None
-) -> None:
-    """Add V^T U^T of a slice of rows to them."""
-    us, vs = factor(block, data, form, "u", 0, cores), factor(block, data, form, "v", low, cores)
+def count_rows(block: Block, data: np.ndarray, form: TileForm, rows: int, cores: np.ndarray | None) -> None:
+    """Cores rebuild so many rows."""
+    size, kind = rows * form.nt, form.form
+    work = [*unpacking(kind.bits, size), (form.nt, rows * (1 if kind.symmetric else 2), 4, 2)]
+    count(block, data, size, work, cores)
+
+
+def count_compensator(block: Block, data: np.ndarray, form: TileForm, low: int, cores: np.ndarray | None) -> None:
+    """Cores add V^T U^T to a slice of rows, from row `low` on."""
+    us, vs = factors(block, data, form, "u", 0, cores), factors(block, data, form, "v", low, cores)
     for (_, v), (_, u) in zip(vs, us, strict=True):
-        block.matmul(v, u, out, cores=cores)
+        block.multiplied((*v.shape[:-1], u.shape[-1]), v.shape[-1], v.dtype.itemsize, cores)
 
 
-def factor(
+def factors(
     block: Block, data: np.ndarray, form: TileForm, letter: Letter, low: int, cores: np.ndarray | None = None
-) -> Iterator[tuple[int, np.ndarray]]:
+) -> Iterator[tuple[int, np.ndarray | Made]]:
     """The first of 64 ranks, and these of U^T [.., ranks, Nt] or, of the rows from `low` on, of V^T [.., rows, ranks].
 
     Codes are unpacked, into memory that is held until the next are asked for.
@@ -165,40 +177,14 @@ def factor(
     for first in range(0, rank, SLICE):
         ranks, rows = min(SLICE, rank - first), min(SLICE, form.kt - low)
         start, shape = ((first, 0), (ranks, form.nt)) if letter == "u" else ((low, first), (rows, ranks))
+        make = partial(factor, block.core, form=form, letter=letter, start=start, shape=shape)
         if not form.coded_factors:
-            yield first, half(block, data, form, letter, start, shape)
+            yield first, lazy(block, data, shape, np.dtype(np.float16), make)
             continue
         size = shape[0] * shape[1]
         count(block, data, size, [*unpacking(kind.compensator_bits, size), (shape[1], shape[0], 4, 2)], cores)
         with block.memory.hold(f"{letter.upper()} unpacked", 4 * size):
-            yield first, decoded(block, data, form, letter, start, shape)
-
-
-def decoded(
-    block: Block, data: np.ndarray, form: TileForm, letter: Letter, start: tuple[int, int], shape: tuple[int, int]
-) -> np.ndarray:
-    """A slice of a factor that is stored as codes, float32 [.., *shape]."""
-    if not block.payload:
-        return np.zeros((*data.shape[:-1], *shape), np.float32)
-    rank = form.form.rank
-    groups, whole, axis = (form.u, (rank, form.nt), 1) if letter == "u" else (form.v, (form.kt, rank), 0)
-    assert groups is not None
-    of = groups.number.reshape(-1, *whole)[:, start[0] : start[0] + shape[0], start[1] : start[1] + shape[1]]
-    at = of[numbers(data)[axis]].reshape(*data.shape[:-1], -1)
-    scale = np.take_along_axis(array(data, form, letter + "_scale"), at, axis=-1)
-    bits = form.form.compensator_bits
-    codes = codes_of(data, form, letter, start, shape, bits)
-    return np.asarray((codes - np.float32(2 ** (bits - 1))) * scale.reshape(codes.shape))
-
-
-def half(
-    block: Block, data: np.ndarray, form: TileForm, letter: Letter, start: tuple[int, int], shape: tuple[int, int]
-) -> np.ndarray:
-    """A slice of a factor that is stored in float16, [.., *shape]."""
-    if not block.payload:
-        return np.zeros((*data.shape[:-1], *shape), np.float16)
-    whole = array(data, form, letter)
-    return whole[..., start[0] : start[0] + shape[0], start[1] : start[1] + shape[1]].astype(np.float16)
+            yield first, lazy(block, data, shape, np.dtype(np.float32), make)
 
 
 def unpacking(bits: int, size: int) -> Instructions:
@@ -215,25 +201,3 @@ def count(block: Block, data: np.ndarray, size: int, work: Instructions, cores: 
     """Every core rebuilds so many numbers of each of its tiles."""
     tiles = prod(data.shape[2:-1])
     block.rebuild(tiles * size, [(length, tiles * calls, size, reads) for length, calls, size, reads in work], cores)
-
-
-def array(data: np.ndarray, form: TileForm, name: str) -> np.ndarray:
-    """One of the float16 arrays of each tile, as float32."""
-    begin, end = form.places[name]
-    part = np.ascontiguousarray(data[..., begin:end]).view("<f2").astype(np.float32)
-    return part.reshape(*data.shape[:-1], *form.arrays()[name])
-
-
-def codes_of(
-    data: np.ndarray, form: TileForm, letter: Letter, start: tuple[int, int], shape: tuple[int, int], bits: int
-) -> np.ndarray:
-    """A slice of codes, uint8 [.., *shape]."""
-    begin, end = form.places[f"{letter} {start[0]} {start[1]}"]
-    codes = unpack(data[..., begin:end], bits)[..., : shape[0] * shape[1]]
-    return codes.reshape(*data.shape[:-1], *shape)
-
-
-def numbers(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each tile, its numbers along the inputs and the outputs."""
-    header = np.ascontiguousarray(data[..., :HEADER]).view("<u2")
-    return header[..., 0], header[..., 1]

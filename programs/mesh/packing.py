@@ -68,18 +68,16 @@ def pack_matrices(
             for low, size, of in ((region.y, bh, each[0]), (region.x, bw, each[1]))
         )
         down, across = (along_x, along_y) if turned else (along_y, along_x)
-        tiles = np.zeros((len(across), len(down), begin), np.uint8)
+        # [columns of cores, their tiles, rows of cores, theirs, bytes], or turned: where they stay, not a copy
+        tiles = part.transpose((0, 2, 1, 3, 4) if turned else (1, 3, 0, 2, 4))
         header = np.stack(np.broadcast_arrays(down, across[:, None]), axis=-1).astype("<u2")
-        tiles[..., :HEADER] = header.view(np.uint8)
+        tiles[..., :HEADER] = header.view(np.uint8).reshape(*tiles.shape[:-1], HEADER)
         for (same, columns), form in zip(matrices, found, strict=True):
             if number < len(same):
                 source = Source(
                     checkpoint, same[number], form, Numbered(down, rows[down]), Numbered(across, columns[across])
                 )
                 fill(tiles, source)
-        shape = (bh, each[0], bw, each[1]) if turned else (bw, each[1], bh, each[0])
-        by_core = tiles.reshape(*shape, begin)
-        part[...] = by_core.transpose(0, 2, 1, 3, 4) if turned else by_core.transpose(2, 0, 3, 1, 4)
     return packed
 
 
@@ -119,9 +117,9 @@ class Source:
 
 
 def fill(tiles: np.ndarray, source: Source) -> None:
-    """One matrix into tiles of bytes [across, down, bytes]."""
-    form, kind = source.form, source.form.form
-    codes: dict[Letter, np.ndarray] = {"w": own_codes(source)}
+    """One matrix into tiles of bytes, [.., .., .., .., bytes]: across in the first two dimensions, down in the next."""
+    form, kind, lead = source.form, source.form.form, (len(source.across.table), len(source.down.table))
+    codes: dict[Letter, np.ndarray] = {}
     arrays = {name: of_groups(source, name) for name in form.arrays() if name in OF_GROUPS}
     if form.u is not None and form.v is not None:
         codes["u"], arrays["u_scale"] = factor_codes(source, "u", source.across, form.u, (kind.rank, form.nt))
@@ -133,29 +131,47 @@ def fill(tiles: np.ndarray, source: Source) -> None:
         )
         arrays["u"] = u.reshape(-1, form.nt, kind.rank).swapaxes(1, 2)[:, None]
         arrays["v"] = v.reshape(kind.rank, -1, form.kt).transpose(1, 2, 0)[None]
-    lead = tiles.shape[:2]
     for name, numbers in arrays.items():
         begin, end = form.places[name]
         whole = np.broadcast_to(numbers, (*lead, *form.arrays()[name])).astype("<f2")
-        tiles[..., begin:end] = np.ascontiguousarray(whole).reshape(*lead, -1).view(np.uint8)
+        tiles[..., begin:end] = np.ascontiguousarray(whole).view(np.uint8).reshape(*tiles.shape[:-1], end - begin)
+    put_codes(tiles, form, codes)
+    each = tiles.shape[1]
+    for at, some in enumerate(tiles):  # a byte a code for these alone
+        put_codes(some, form, {"w": own_codes(source, source.across.table[at * each : (at + 1) * each])})
+
+
+def put_codes(tiles: np.ndarray, form: TileForm, codes: dict[Letter, np.ndarray]) -> None:
+    """Slices of these codes, [across, down, *whole], into tiles of bytes. Codes may be the same along either."""
     for letter, row, column, shape, _ in form.slices():
-        begin, end = form.places[f"{letter} {row} {column}"]
-        part = codes[letter][..., row : row + shape[0], column : column + shape[1]]
-        flat = part.reshape(*part.shape[:2], -1)
-        flat = np.pad(flat, ((0, 0), (0, 0), (0, -prod(shape) % UNIT)))
-        tiles[..., begin:end] = pack(flat, kind.bits if letter == "w" else kind.compensator_bits)
+        if letter in codes:
+            begin, end = form.places[f"{letter} {row} {column}"]
+            part = codes[letter][..., row : row + shape[0], column : column + shape[1]]
+            flat = part.reshape(*part.shape[:2], -1)
+            flat = np.pad(flat, ((0, 0), (0, 0), (0, -prod(shape) % UNIT)))
+            packed = pack(flat, form.form.bits if letter == "w" else form.form.compensator_bits)
+            dims = [
+                of if prod(of) == size else (1,) * len(of)
+                for of, size in zip((tiles.shape[:-3], tiles.shape[-3:-1]), packed.shape, strict=False)
+            ]
+            tiles[..., begin:end] = packed.reshape(*dims[0], *dims[1], end - begin)
 
 
-def own_codes(source: Source) -> np.ndarray:
-    """The matrix's codes, [across, down, Kt, Nt]; 0 where there are none."""
-    bits, outs, ins = source.form.form.bits, source.across.table, source.down.table
+def own_codes(source: Source, outs: np.ndarray) -> np.ndarray:
+    """The matrix's codes of chunks of its outputs, [chunks, down, Kt, Nt]; 0 where there are none."""
+    bits, ins = source.form.form.bits, source.down.table
     out, into = outs[outs >= 0], ins[ins >= 0]
     found = np.zeros((outs.size, ins.size), np.uint8)
     if out.size and into.size:
         low, high = int(into.min()) // UNIT, int(into.max()) // UNIT + 1
         nbytes = UNIT * bits // 8
         codes = unpack(source.read("codes", out, slice(low * nbytes, high * nbytes)), bits)
-        found[np.ix_(np.flatnonzero(outs >= 0), np.flatnonzero(ins >= 0))] = codes[:, into - low * UNIT]
+        at = into - low * UNIT
+        codes = codes[:, at[0] : at[-1] + 1] if (np.diff(at) == 1).all() else codes[:, at]
+        if codes.shape == found.shape:
+            found = codes
+        else:
+            found[np.ix_(np.flatnonzero(outs >= 0), np.flatnonzero(ins >= 0))] = codes
     return found.reshape(*outs.shape, *ins.shape).transpose(0, 2, 3, 1)
 
 

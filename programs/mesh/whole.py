@@ -16,16 +16,19 @@ for whole numbers of 8 bits is known of a WSE-2: they take as long as those of 1
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from meshrt.mesh.block import Block
+from meshrt.mesh.products import Made, product
 from meshrt.models.eightbits import round_to, scale_of
 from meshrt.models.quantize.form import Activations
-from meshrt.programs.mesh.packed import Instructions, Packed, array, codes_of, count, numbers, unpacking
+from meshrt.programs.mesh.packed import Instructions, Packed, count, lazy, unpacking
 from meshrt.programs.mesh.tileform import SLICE, TileForm
+from meshrt.programs.mesh.unpacked import array, fresh, numbers, whole_codes
 from meshrt.records import dataclass
 
 UNPACKED = np.dtype(np.int16)
@@ -66,28 +69,24 @@ class Whole(Packed):
             total += share if over is None else share.sum(axis=over)
         return total
 
-    def _slices(self, block: Block, a: np.ndarray, most: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _slices(self, block: Block, a: np.ndarray, most: int) -> Iterator[tuple[np.ndarray, np.ndarray | Made]]:
         """At most so many rows of codes, int16 [.., rows, columns and one of ones], and what multiplies them."""
         kt, columns = self.forms[0].kt, self.width + 1
         for begin in range(0, kt, SLICE):
-            codes = self._codes(begin) if block.payload else None
             for low in range(begin, min(begin + SLICE, kt), most):
                 rows = min(most, kt - low, begin + SLICE - low)
                 with block.memory.hold("rows of codes", UNPACKED.itemsize * rows * columns):
                     for form in self.forms:
                         count(block, self.data, rows * form.nt, whole_numbers(form.form.bits, rows * form.nt), None)
-                    if codes is None:
-                        w = np.zeros((*self.data.shape[:4], rows, columns), UNPACKED)
-                    else:
-                        w = codes[..., low - begin : low - begin + rows, :]
-                    yield a[..., low : low + rows], w
+                    make = partial(self._codes, block.core, low, rows)
+                    yield a[..., low : low + rows], lazy(block, self.data, (rows, columns), UNPACKED, make)
 
-    def _codes(self, low: int) -> np.ndarray:
-        """Of the slice of rows that begins there, with a column of ones: as the host has them, all at once."""
-        rows = min(SLICE, self.forms[0].kt - low)
-        w = np.ones((*self.data.shape[:4], rows, self.width + 1), UNPACKED)
+    def _codes(self, core: Any, low: int, rows: int, data: np.ndarray) -> np.ndarray:
+        """Some rows of some tiles, with a column of ones."""
+        w = fresh(core, (*data.shape[:-1], rows, self.width + 1), UNPACKED)
+        w[..., -1] = 1
         for form, part in zip(self.forms, self._parts(w), strict=True):
-            part[...] = codes_of(self.data, form, "w", (low, 0), (rows, form.nt), form.form.bits)
+            whole_codes(core, data, form, low, part)
         return w
 
     def _by_groups(self, block: Block, a: np.ndarray, cores: np.ndarray | None) -> np.ndarray | None:
@@ -106,10 +105,13 @@ class Whole(Packed):
             for x, w in self._slices(block, a, SLICE):
                 block.multiplied((*lead, tokens, w.shape[-1]), w.shape[-2], UNPACKED.itemsize, cores)
                 if of is not None:
-                    here, own = of[..., None, low : low + w.shape[-2]], w.astype(np.float32)
-                    for group, total in enumerate(sums):
-                        if (here == group).any():
-                            total += (np.where(here == group, x, 0).astype(np.float32) @ own).astype(np.int32)
+                    assert isinstance(w, Made)
+                    here = of[..., None, low : low + w.shape[-2]]
+                    for at, own in w.bands():
+                        for group, total in enumerate(sums):
+                            if (here[at] == group).any():
+                                masked = np.where(here[at] == group, x[at], 0)
+                                total[at] += product(block.core, masked, own).astype(np.int32)
                 low += w.shape[-2]
         work = groups * (2 + (self.activations == "block"))
         block.vectors(self.width, work * tokens * prod(lead[2:]), 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import tracemalloc
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -29,6 +30,7 @@ from meshrt.mesh.wires.schedule import PayloadMove
 from meshrt.ranks.alone import Alone
 
 CORES = ("numpy", "compiled")
+COMPILERS = ("cc", "gcc", "clang")
 LLAMA = "llama-tiny --prompt-ids 1,2,3,4 --max-new-tokens 2 --mesh"
 RUNS = [
     "gemm --mesh 12x12 --m 40 --k 30 --n 50",
@@ -57,7 +59,7 @@ def report_of(run_meshrt: Callable[..., Finished], run: str, ranks: int, name: s
 
 def test_the_core_is_there_where_a_compiler_is() -> None:
     """Else tests of it would be left out for another reason than they give."""
-    assert core.built is not None or not any(map(shutil.which, ("cc", "gcc", "clang")))
+    assert core.built is not None or not any(map(shutil.which, COMPILERS))
 
 
 @pytest.mark.sample(6)
@@ -270,6 +272,16 @@ def test_a_core_of_other_sources_is_refused_and_does_no_harm_without(
     assert number != sources.checksum(renamed) is not None
 
 
+@pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no C compiler")
+def test_it_is_built_where_python_has_no_headers() -> None:
+    """stable.h then declares all that is called: without, a compiler guesses, or there is no core."""
+    compiler = next(filter(None, map(shutil.which, COMPILERS)))
+    files = sorted(file for folder in sources.FOLDERS for file in (core.PACKAGE / folder).glob("*.c"))
+    options = ["-std=c99", "-DWITHOUT_PYTHON_H", "-Werror=implicit-function-declaration", "-fsyntax-only"]
+    ended = subprocess.run([compiler, *options, *map(str, files)], capture_output=True, text=True)
+    assert len(files) > 10 and ended.returncode == 0, ended.stderr
+
+
 @compiled
 def test_the_core_was_built_of_the_sources_that_lie_beside_it() -> None:
     assert sources.checksum(core.PACKAGE) == core.built.SOURCES
@@ -280,7 +292,7 @@ def test_the_core_was_built_of_the_sources_that_lie_beside_it() -> None:
 def test_so_does_the_command(ranks: int, tmp_path: Path, run_meshrt: Callable[..., Finished]) -> None:
     """Once, and with the code of wrong usage."""
     (tmp_path / "sitecustomize.py").write_text("from meshrt.mesh.wires import _core\n_core.SOURCES += 1\n")
-    finished = run_meshrt("run", "shift", ranks=ranks, env={"PYTHONPATH": str(tmp_path)})
+    finished = run_meshrt("run", "shift", ranks=ranks, env={"PYTHONPATH": str(tmp_path), "MESHRT_CORE": ""})
     assert finished.code == 2
     assert finished.stderr.count("not of this checkout") == 1 and "Traceback" not in finished.stderr
 

@@ -43,7 +43,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemm by broadcasts": ("gemm", {"m": 20, "k": 33, "n": 17, "algorithm": "allgather"}),
     "a tree, by shape": ("gemv", {"k": 40, "n": 24, "allreduce": "ktree", "@payload": False}),
     "KV cache": ("kvcache", {"tokens": 9}),
-    "LLaMA": ("llama", TINY),
+    "LLaMA": ("llama", {**TINY, "layers": 2}),
     "exchanges": ("llama", {**SMALL, "system": "t10"}),
     "exchanges along lines": ("llama", {**SMALL, "system": "ladder"}),
 }

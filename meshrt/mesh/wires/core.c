@@ -473,6 +473,8 @@ PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *bell_ring(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *bell_heard(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *bell_listen(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *rebuild(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *add_rounded(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *march_line_up(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *march_enter(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *march_leave(PyObject *module, PyObject *const *given, Py_ssize_t count);
@@ -484,6 +486,8 @@ static PyMethodDef methods[] = {
     {"replay", (PyCFunction)(void (*)(void))replay, METH_FASTCALL, NULL},
     {"deliver", (PyCFunction)(void (*)(void))deliver, METH_FASTCALL, NULL},
     {"multiply", (PyCFunction)(void (*)(void))multiply, METH_FASTCALL, NULL},
+    {"rebuild", (PyCFunction)(void (*)(void))rebuild, METH_FASTCALL, NULL},
+    {"add_rounded", (PyCFunction)(void (*)(void))add_rounded, METH_FASTCALL, NULL},
     {"line_up", (PyCFunction)(void (*)(void))march_line_up, METH_FASTCALL, NULL},
     {"enter", (PyCFunction)(void (*)(void))march_enter, METH_FASTCALL, NULL},
     {"leave", (PyCFunction)(void (*)(void))march_leave, METH_FASTCALL, NULL},
@@ -505,7 +509,7 @@ PyMODINIT_FUNC PyInit__core(void)
 {
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL && PyModule_AddIntConstant(module, "SOURCES", MESHRT_SOURCES) < 0) {
-        Py_DECREF(module);
+        Py_DecRef(module);
         return NULL;
     }
     return module;
