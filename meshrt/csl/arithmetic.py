@@ -99,7 +99,7 @@ def fits(of: Any, into: Any) -> bool:
     if isinstance(of, Enum) or isinstance(into, Enum):
         return False
     if is_int(of) and is_int(into) and of is not INT and into is not INT:
-        a, b = (np.iinfo(np.dtype(NUMBERS[one.name])) for one in (of, into))  # type: ignore[type-var]  # whole numbers both
+        a, b = (np.iinfo(np.dtype(NUMBERS[kind.name])) for kind in (of, into))  # type: ignore[type-var]  # whole numbers both
         return a.min >= b.min and a.max <= b.max
     if is_float(of) and is_float(into) and into is not FLOAT and of is not FLOAT:
         return bool(of.nbytes <= into.nbytes)

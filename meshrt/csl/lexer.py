@@ -30,7 +30,7 @@ _TOKEN = re.compile(
 
 def tokens(text: str, file: str) -> list[Token]:
     """All tokens, with an end at the end. CslError."""
-    found: list[Token] = []
+    tokens: list[Token] = []
     line, at = 1, 0
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -42,5 +42,5 @@ def tokens(text: str, file: str) -> list[Token]:
             line += 1
         elif kind != "space":
             assert kind is not None
-            found.append(Token(kind, match.group(), line))
-    return [*found, Token("end", "the end of the file", line)]
+            tokens.append(Token(kind, match.group(), line))
+    return [*tokens, Token("end", "the end of the file", line)]

@@ -41,7 +41,7 @@ def walk(
         if port not in entry.rx or entry.torn:
             if entry.changes or any(port in rx for rx, _ in entry.positions):
                 return Path((), (), 0, (x, y, color))
-            takes = ", ".join(NAMES[one] for one in sorted(entry.rx)) or "none"
+            takes = ", ".join(NAMES[side] for side in sorted(entry.rx)) or "none"
             raise NoRoute(
                 f"{entry.place}: router ({x}, {y}) takes colour {color} from {takes},"
                 f" a wavelet comes in by {NAMES[port]}"

@@ -137,9 +137,9 @@ def check_switch(color: int, entry: Route, arch: str) -> None:
         )
 
 
-def ports(one: Any) -> frozenset[int]:
+def ports(directions: Any) -> frozenset[int]:
     """Of one direction, a struct, or an array of them."""
-    value = one.value
+    value = directions.value
     if isinstance(value, dict):
         return frozenset(int(part.value) for part in value.values())
     if isinstance(value, np.ndarray):
@@ -147,11 +147,11 @@ def ports(one: Any) -> frozenset[int]:
     return frozenset([int(value)])
 
 
-def _only(names: Iterable[str], known: Sequence[str], of: str, place: Any) -> None:
+def _only(names: Iterable[str], choices: Sequence[str], of: str, place: Any) -> None:
     for name in names:
-        if name not in known:
-            there = nearest(name, known, f"there are .{', .'.join(known)}")
-            raise CslError(f"{place}: {of} has no .{name} in the part of CSL that is here (docs/csl.md): {there}")
+        if name not in choices:
+            hint = nearest(name, choices, f"there are .{', .'.join(choices)}")
+            raise CslError(f"{place}: {of} has no .{name} in the part of CSL that is here (docs/csl.md): {hint}")
 
 
 def route(config: dict[str, Any], place: Any) -> Route:
@@ -163,9 +163,9 @@ def route(config: dict[str, Any], place: Any) -> Route:
     _only(routes, ("rx", "tx", "color_swap_x", "color_swap_y"), "a colour's .routes", place)
     rx = ports(routes["rx"]) if "rx" in routes else frozenset[int]()
     tx = ports(routes["tx"]) if "tx" in routes else frozenset[int]()
-    found = Route([(rx, tx)], place=place)
-    found.swap_x = "color_swap_x" in routes and bool(routes["color_swap_x"].value)
-    found.swap_y = "color_swap_y" in routes and bool(routes["color_swap_y"].value)
+    entry = Route([(rx, tx)], place=place)
+    entry.swap_x = "color_swap_x" in routes and bool(routes["color_swap_x"].value)
+    entry.swap_y = "color_swap_y" in routes and bool(routes["color_swap_y"].value)
     if "switches" in config:
         switches = config["switches"].value
         _only(switches, SWITCHES, "a colour's .switches", place)
@@ -176,19 +176,19 @@ def route(config: dict[str, Any], place: Any) -> Route:
             # what a position does not say is as in the one before
             rx = ports(position["rx"]) if "rx" in position else rx
             tx = ports(position["tx"]) if "tx" in position else tx
-            found.positions.append((rx, tx))
+            entry.positions.append((rx, tx))
         if "current_switch_pos" in switches:
-            found.at = int(switches["current_switch_pos"].value)
-            if not 0 <= found.at < len(found.positions):
+            entry.at = int(switches["current_switch_pos"].value)
+            if not 0 <= entry.at < len(entry.positions):
                 raise CslError(
-                    f"{place}: .current_switch_pos is {found.at}, and the last position before one that is not valid is"
-                    f" {len(found.positions) - 1}"
+                    f"{place}: .current_switch_pos is {entry.at}, and the last position before one that is not valid is"
+                    f" {len(entry.positions) - 1}"
                 )
         for name in switches["pop_mode"].value if "pop_mode" in switches else ():
             _only([name], POP_MODES, ".pop_mode", place)
-            found.pop = name
-        found.ring = "ring_mode" in switches and bool(switches["ring_mode"].value)
-    found.changes = found.torn = "teardown" in config and bool(config["teardown"].value)
+            entry.pop = name
+        entry.ring = "ring_mode" in switches and bool(switches["ring_mode"].value)
+    entry.changes = entry.torn = "teardown" in config and bool(config["teardown"].value)
     if "filter" in config:
-        found.filter = filter_of(config["filter"].value, place)
-    return found
+        entry.filter = filter_of(config["filter"].value, place)
+    return entry

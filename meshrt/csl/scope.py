@@ -71,9 +71,9 @@ class Scope:
     def find(self, name: str) -> Val | None:
         scope: Scope | None = self
         while scope is not None:
-            found = scope.names.get(name)
-            if found is not None:
-                return found
+            value = scope.names.get(name)
+            if value is not None:
+                return value
             scope = scope.outer
         return None
 
@@ -90,8 +90,8 @@ class Scope:
 
     @property
     def language(self) -> Language:
-        found: Language = self.module.program.language
-        return found
+        language: Language = self.module.program.language
+        return language
 
     @property
     def image(self) -> Any:

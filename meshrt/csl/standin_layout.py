@@ -70,11 +70,11 @@ class RoutingPosition:
         self.tx: list[int] = []
 
     def set_input(self, routes: Sequence[Route]) -> RoutingPosition:
-        self.rx = [int(one) for one in routes]
+        self.rx = [int(route) for route in routes]
         return self
 
     def set_output(self, routes: Sequence[Route]) -> RoutingPosition:
-        self.tx = [int(one) for one in routes]
+        self.tx = [int(route) for route in routes]
         return self
 
 
@@ -106,8 +106,8 @@ class CodeRegion:
         self.of_all |= {name.name: name} if isinstance(name, Color) else {name: value}
 
     def set_param(self, core: IntVector, name: str | Color, value: Any = None) -> None:
-        one = self.of_one.setdefault(self._inside(core), {})
-        one |= {name.name: name} if isinstance(name, Color) else {name: value}
+        parameters = self.of_one.setdefault(self._inside(core), {})
+        parameters |= {name.name: name} if isinstance(name, Color) else {name: value}
 
     def paint(self, core: IntVector, color: Color, positions: Sequence[RoutingPosition]) -> None:
         """The routes of a colour at a core of the region. CslError."""
@@ -177,7 +177,7 @@ class SdkLayout:
 
 
 def _ports(numbers: Sequence[int]) -> Val:
-    return Val(STRUCT, {str(at): Val(TYPES["direction"], one) for at, one in enumerate(numbers)})
+    return Val(STRUCT, {str(at): Val(TYPES["direction"], number) for at, number in enumerate(numbers)})
 
 
 def _not_here(of: str, name: str) -> Exception:
