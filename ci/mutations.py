@@ -374,7 +374,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
     ],
     "meshrt/ranks/pairs.py": [
         ("for far in range(step, self.size)", "for far in range(1, self.size)", "test_all_to_all.py"),
-        ("times[at] = max(times[at], there)", "pass", "test_all_to_all.py"),
+        ("times[at] = max(times[at], time)", "pass", "test_all_to_all.py"),
         ("sent.hops[at] += len(parts)", "sent.hops[at] += 1", "test_all_to_all.py"),
     ],
     "programs/gpu/coded.py": [

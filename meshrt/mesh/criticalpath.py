@@ -54,8 +54,8 @@ def parts_of(shares: Sequence[dict[str, Any]]) -> list[Part]:
         cores = share["shape"][0] * share["shape"][1]
         times = np.empty((cores, len(events)))
         for low in range(0, len(events), TOGETHER):
-            some = b"".join(events.times[low : low + TOGETHER])
-            times[:, low : low + TOGETHER] = np.frombuffer(some).reshape(-1, cores).T
+            chunk = b"".join(events.times[low : low + TOGETHER])
+            times[:, low : low + TOGETHER] = np.frombuffer(chunk).reshape(-1, cores).T
         moments = np.array(events.moments, np.int64)
         meets = [number for number, name in enumerate(events.names) if name == MEETS]
         until = np.searchsorted(moments, np.arange(moments.max(initial=0) + 1), "right").tolist()
@@ -83,18 +83,18 @@ def follow(parts: Sequence[Part], lasts: Sequence[Mapping[int, Last]], device: D
         before = float(part.times[core, number - 1]) if number else 0.0
         place = _place(part, core)
         if name == HANDS and part.exchanges:
-            exchange = next(one for one in part.exchanges[::-1] if one.number < part.events.moments[number])
-            found, begun = _through(parts, part, exchange, (place[1] * part.width + place[0], time), device)
-            steps += found
+            exchange = next(each for each in part.exchanges[::-1] if each.number < part.events.moments[number])
+            exchange_steps, begun = _through(parts, part, exchange, (place[1] * part.width + place[0], time), device)
+            steps += exchange_steps
             at, core = _find(parts, part, begun[0])
             time, limit = begun[1], _until(parts[at], exchange.number)
             continue
         source = _source(parts, part, core, number)
         if source is not None and 0 <= source[2] < time:
-            there, sender, left = source
-            more = reasons(part, number, core, (there, _place(parts[there], sender)), left, time, device)
+            sender_part, sender, left = source
+            more = reasons(part, number, core, (sender_part, _place(parts[sender_part], sender)), left, time, device)
             steps.append(PathStep(f"packet, {name.removeprefix('waits for ')}", left, time, part.site, place, more))
-            at, core, time, limit = there, sender, left, _until(parts[there], part.events.sent[number])
+            at, core, time, limit = sender_part, sender, left, _until(parts[sender_part], part.events.sent[number])
             continue
         if steps and steps[-1][0] == name and steps[-1].core == place and steps[-1].begin == time:
             steps[-1] = steps[-1]._replace(begin=before)
@@ -111,7 +111,7 @@ def reasons(
 ) -> dict[str, Any]:
     """Where the cycles of a packet went: hops, busy links and the sender's ramp, a busy ramp at its end, the tail."""
     (x, y), (u, v) = _place(part, core), source[1]
-    landed, asks = part.events.landed[number], part.events.asked[number]
+    landed, asks = part.events.landed[number], part.events.asked_at[number]
     busy = part.busy.get(part.events.sent[number], 0.0)
     if isinstance(landed, np.ndarray):
         hops, packet = landed[:, core].tolist()
@@ -120,11 +120,11 @@ def reasons(
     more: dict[str, Any] = {"from": [u, v], "hops": hops, "left": left}
     if asks is None or packet < 0:
         return more
-    asked = float(asks[packet])
-    tail = min(busy, time - asked)
+    asked_at = float(asks[packet])
+    tail = min(busy, time - asked_at)
     return more | {
-        "on_the_way": hops * device.alpha, "links": max(0.0, asked - left - hops * device.alpha),
-        "ramp": time - asked - tail, "tail": tail,
+        "on_the_way": hops * device.alpha, "links": max(0.0, asked_at - left - hops * device.alpha),
+        "ramp": time - asked_at - tail, "tail": tail,
     }  # fmt: skip
 
 
@@ -200,7 +200,7 @@ def _through(
         v, u = divmod(hop.source, part.width)
         more = {
             "from": [u, v], "hops": 1, "left": hop.ready, "on_the_way": device.alpha, "links": hop.left - hop.ready,
-            "ramp": hop.came - hop.busy - hop.asked, "tail": hop.busy,
+            "ramp": hop.came - hop.busy - hop.asked_at, "tail": hop.busy,
         }  # fmt: skip
         steps.append(PathStep("packet, exchange", hop.ready, hop.came, part.site, (x, y), more))
         core, time, did = hop.source, hop.ready, hop.behind
@@ -214,6 +214,6 @@ def journal_of(parts: Sequence[Part], part: Part, exchange: Begun, device: Devic
     cells = np.zeros((len(exchange.cells), height, part.width))
     for other in mine:
         (x, y), (rows, columns) = other.corner, other.shape
-        begun = next(one for one in other.exchanges if one.number == exchange.number)
+        begun = next(each for each in other.exchanges if each.number == exchange.number)
         cells[:, y : y + rows, x : x + columns] = begun.cells.reshape(-1, rows, columns)
     return journal(part.width, height, cells.reshape(len(cells), -1), exchange.parts, device)

@@ -173,7 +173,7 @@ class Group:
         member sends over. Returns the parts that each sent, handed on ones included, `neighbours` being joined alone.
         `at_once`: members do not wait for what comes before they have sent all.
         """
-        row = sum(one.itemsize * prod(one.shape[1:]) for one in parts[0]) if self.payload else 0
+        row = sum(array.itemsize * prod(array.shape[1:]) for array in parts[0]) if self.payload else 0
         counted, real = ([[count * each for count in line] for line in rows] for each in (row_bytes, row))
         exchange = Exchange(self.control, self.mine, self.size, counted, real, neighbours, self.wait, at_once)
         held = [self.parcels(arrays, member, rows) for arrays, member in zip(parts, self.mine, strict=True)]
@@ -194,7 +194,7 @@ class Group:
         ends = [*accumulate(rows[member])]
         return {
             (member, to): np.concatenate([
-                np.ascontiguousarray(one[end - rows[member][to] : end]).view(np.uint8).reshape(-1) for one in arrays
+                np.ascontiguousarray(array[end - rows[member][to] : end]).view(np.uint8).reshape(-1) for array in arrays
             ]) if self.payload else None
             for to, end in enumerate(ends)
         }  # fmt: skip

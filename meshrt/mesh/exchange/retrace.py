@@ -34,7 +34,7 @@ class Begun:
 class Hop:
     """A packet that software of core `source` sent at `ready`, and that had its link at `left`, as core number `core`.
 
-    It came to the end of the link at `asked`, and was in at `came`. `behind`: what the core did before.
+    It came to the end of the link at `asked_at`, and was in at `came`. `behind`: what the core did before.
     """
 
     source: int
@@ -44,7 +44,7 @@ class Hop:
     busy: float
     ready: float
     left: float
-    asked: float
+    asked_at: float
     came: float
     behind: "Did | None"
 
@@ -73,8 +73,13 @@ class Journal:
 def begun(number: int, cells: np.ndarray, transfers: Sequence[Transfer]) -> Begun:
     """What has to be kept when an exchange begins."""
     parts = [
-        (one.axis, np.asarray(one.owners), one.asks, int(np.prod(one.tiles.shape[2:], dtype=int)) * one.tiles.itemsize)
-        for one in transfers
+        (
+            transfer.axis,
+            np.asarray(transfer.owners),
+            transfer.asks,
+            int(np.prod(transfer.tiles.shape[2:], dtype=int)) * transfer.tiles.itemsize,
+        )
+        for transfer in transfers
     ]
     return Begun(number, cells[:, :-1].copy(), parts)
 
@@ -164,10 +169,10 @@ class _Flight:
         """They get to the next core, by its ramp."""
         cells, alpha, busy = self.walk.cells, self.walk.device.alpha, self.busy[tile]
         for line, core, to, ready, left, behind in moved:
-            asked = came = left + alpha
+            asked_at = came = left + alpha
             if any(self.busy):
-                cells[RAMP_IN][to] = came = max(asked, cells[RAMP_IN][to]) + busy
-            hop = Hop(core, to, port, self.sizes[tile], busy, ready, left, asked, came, behind)
+                cells[RAMP_IN][to] = came = max(asked_at, cells[RAMP_IN][to]) + busy
+            hop = Hop(core, to, port, self.sizes[tile], busy, ready, left, asked_at, came, behind)
             self.came[packet, line] = hop
             self.walk.found.hops.append(hop)
 

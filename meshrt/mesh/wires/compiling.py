@@ -170,17 +170,17 @@ def _crossings(trace: Trace, keep: np.ndarray) -> Iterator[tuple[int, Index, int
     """(port, cores, packets of a line that leave them by it)."""
     for way in range(4):
         used = [cores[keep[slots]] for tick in trace.ticks for port, slots, cores in tick.moves if port == way]
-        for found in _counted(np.concatenate([ints(), *used])):
-            yield way, *found
+        for crossing in _counted(np.concatenate([ints(), *used])):
+            yield way, *crossing
 
 
 def _counted(cores: np.ndarray) -> Iterator[tuple[Index, int | np.ndarray]]:
     """Which cores these are, and how often each is there; nothing where there are none."""
     counts = np.bincount(cores, minlength=1)
-    found = np.flatnonzero(counts)
-    if len(found):
-        counts = counts[found]
-        yield as_index(found), int(counts[0]) if (counts == counts[0]).all() else counts
+    present = np.flatnonzero(counts)
+    if len(present):
+        counts = counts[present]
+        yield as_index(present), int(counts[0]) if (counts == counts[0]).all() else counts
 
 
 def _roots(parent: np.ndarray) -> np.ndarray:
