@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.csl.errors import Place, wrong
+from meshrt.csl.errors import SourceLocation, wrong
 from meshrt.csl.types import FLOAT, INT, NUMBERS, Array, Enum, Pointer, Simple, is_float, is_int, is_word
 
 
@@ -64,7 +64,7 @@ OPERATORS: dict[str, Any] = {
 COMPARES = ("==", "!=", "<", ">", "<=", ">=")
 
 
-def typed(value: Any, kind: Any, at: Place) -> Any:
+def typed(value: Any, kind: Any, at: SourceLocation) -> Any:
     """A known number as that type. CslError where it does not fit."""
     if kind is INT:
         if isinstance(value, float | np.floating) and value != int(value):

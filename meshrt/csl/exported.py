@@ -18,7 +18,7 @@ def variable(core: Any, name: str) -> tuple[int, int, Any] | None:
         kind = value.type.to.element if isinstance(value.type.to, Array) else value.type.to
     else:
         at, kind = int(value.spot.address), value.type.element if isinstance(value.type, Array) else value.type
-    return at, next((size for address, size, _ in core.image.places if address == at), 0), kind
+    return at, next((size for address, size, _ in core.image.symbols if address == at), 0), kind
 
 
 def variables(core: Any) -> dict[str, tuple[int, int, Any]]:

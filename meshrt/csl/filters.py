@@ -61,15 +61,15 @@ class Counter:
             self.limit, self.second = (self.limit if self.second is None else self.second), None
 
 
-def filter_of(config: dict[str, Any], place: Any) -> Range | Counter:
+def filter_of(config: dict[str, Any], location: Any) -> Range | Counter:
     """What .filter of a colour's configuration says. CslError."""
     kinds = config["kind"].value if "kind" in config else {}
     kind = next(iter(kinds), None)
     if kind not in FIELDS:
-        raise CslError(f"{place}: a filter's .kind is one of .{{ .{' = true }, .{ .'.join(FIELDS)} = true }}")
+        raise CslError(f"{location}: a filter's .kind is one of .{{ .{' = true }, .{ .'.join(FIELDS)} = true }}")
     for name in config:
         if name != "kind" and name not in FIELDS[kind]:
-            raise CslError(f"{place}: a filter by {kind} has no .{name}: it has .{', .'.join(FIELDS[kind])}")
+            raise CslError(f"{location}: a filter by {kind} has no .{name}: it has .{', .'.join(FIELDS[kind])}")
 
     def of(name: str) -> int:
         return int(config[name].value) if name in config else 0

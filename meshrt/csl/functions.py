@@ -106,7 +106,7 @@ def function(ref: FunctionRef, image: Any, before: list[tuple[str, Any]]) -> str
 
 
 def define(image: Any, python: str, arguments: list[str], writer: Writer) -> None:
-    """Compile what was written, as a generator, and keep the places of its lines."""
+    """Compile what was written, as a generator, and keep where its lines are from."""
     text = "\n".join(writer.body)
     used = [name for name in VIEWS if f"{name}[" in text]
     head = [f"def {python}(c{''.join(f', {arg}' for arg in arguments)}):", *(f"    {name} = c.{name}" for name in used)]
@@ -118,7 +118,7 @@ def define(image: Any, python: str, arguments: list[str], writer: Writer) -> Non
     exec(compile(source, f"<{python}>", "exec"), image.space)
     image.sources[python] = source
     image.lines[python] = (
-        [writer.places[0] if writer.places else writer.at] * len(head) + writer.places + [writer.at] * 2
+        [writer.locations[0] if writer.locations else writer.at] * len(head) + writer.locations + [writer.at] * 2
     )
 
 

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from meshrt.csl.errors import Place, wrong
+from meshrt.csl.errors import SourceLocation, wrong
 
 
 class Token(NamedTuple):
@@ -35,7 +35,7 @@ def tokens(text: str, file: str) -> list[Token]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise wrong(Place(file, line), f"{text[at]!r} begins nothing that CSL has")
+            raise wrong(SourceLocation(file, line), f"{text[at]!r} begins nothing that CSL has")
         at = match.end()
         kind = match.lastgroup
         if kind == "newline":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshrt.csl import nodes as n
-from meshrt.csl.errors import Place, wrong
+from meshrt.csl.errors import SourceLocation, wrong
 from meshrt.csl.lexer import tokens
 from meshrt.csl.phrases import expression, parenthesized, switch, type_of
 from meshrt.csl.reader import Reader
@@ -77,7 +77,7 @@ def _block(r: Reader) -> n.Block:
     statements: list[n.Node] = []
     while not r.take("}"):
         if r.token.kind == "end":
-            raise wrong(Place(r.file, line), "the block that begins here has no }")
+            raise wrong(SourceLocation(r.file, line), "the block that begins here has no }")
         statements.append(_statement(r))
     return n.Block(line, tuple(statements))
 

@@ -29,7 +29,7 @@ class Pending:
     options: Options
     total: int
     time: float
-    place: Any  # where in the source: (function, line of its Python)
+    where: Any  # in the source: (function, line of its Python)
     done: int = 0
     waits: bool = False  # the core's task waits for it
     over: bool = False

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshrt.csl import nodes as n
 from meshrt.csl.builtins import BUILTINS
-from meshrt.csl.errors import CslError, Place
+from meshrt.csl.errors import CslError, SourceLocation
 from meshrt.csl.functions import call, function, same
 from meshrt.csl.image import Image
 from meshrt.csl.libraries import collectives, math, system, tileconfig
@@ -41,7 +41,7 @@ class Program:
         self.tiles: dict[tuple[int, int], Image] = {}
         self.images: dict[Any, Image] = {}
         self.routes: dict[tuple[int, int, int], dict[str, Any]] = {}
-        self.route_places: dict[tuple[int, int, int], Place] = {}
+        self.route_locations: dict[tuple[int, int, int], SourceLocation] = {}
         self.names: dict[str, Any] = {}
 
     def tree(self, path: Path, scope: Scope | None, line: int) -> n.File:

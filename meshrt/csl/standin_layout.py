@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from meshrt.csl.errors import CslError, Place
+from meshrt.csl.errors import CslError, SourceLocation
 from meshrt.csl.program import Program
 from meshrt.csl.router import COLORS
 from meshrt.csl.types import INT, STRUCT, TYPES
@@ -164,7 +164,7 @@ class SdkLayout:
             for (x, y), color, routes in region.painted:
                 key = (left + x, top + y, int(known(color).value))
                 program.routes[key] = {"routes": Val(STRUCT, {"rx": _ports(routes.rx), "tx": _ports(routes.tx)})}
-                program.route_places[key] = Place(str(region.file), 1)
+                program.route_locations[key] = SourceLocation(str(region.file), 1)
         if len(numbers) > COLORS:
             raise CslError(f"{len(numbers)} colours: routers have {COLORS}")
         program.size = (max(x for x, _ in program.tiles) + 1, max(y for _, y in program.tiles) + 1)

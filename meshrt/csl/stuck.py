@@ -30,8 +30,8 @@ def why(core: Core) -> str:
         reason = f"waits for {' and '.join(colors)}" if colors else "waits for room"
         if isinstance(pending.target, Fab):
             reason += f", sends on colour {core.output_color(pending.target)}"
-        place = origin.place(core, pending.place).split(": core")[0]
-        parts.append(f"@{pending.of.name} at {place} {reason} ({pending.done} of {pending.total} done)")
+        location = origin.location(core, pending.where).split(": core")[0]
+        parts.append(f"@{pending.of.name} at {location} {reason} ({pending.done} of {pending.total} done)")
     for number in sorted(core.ready):
         if number in core.blocked:
             name = core.image.tasks[number].node.name if number in core.image.tasks else str(number)

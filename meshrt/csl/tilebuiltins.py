@@ -69,7 +69,7 @@ def _set_color_config(node: n.Builtin, scope: Scope) -> Val:
         raise scope.wrong(node.line, f"tile ({x}, {y}) is not in the rectangle of {width} x {height}")
     check_color(color, scope.at(node.line))
     program.routes.setdefault((x, y, color), {}).update(config)
-    program.route_places[x, y, color] = scope.at(node.line)
+    program.route_locations[x, y, color] = scope.at(node.line)
     return NOTHING
 
 

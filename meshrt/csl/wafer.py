@@ -24,7 +24,7 @@ from meshrt.csl.image import CORE_BYTES, Image
 from meshrt.csl.paths import Path, walk
 from meshrt.csl.pending import Pending
 from meshrt.csl.room import START, Room
-from meshrt.csl.router import ACROSS, RAMP, STEPS, Route, check_switch, route
+from meshrt.csl.router import ACROSS, RAMP, STEPS, RouterEntry, check_switch, route
 from meshrt.csl.scope import Scope
 from meshrt.csl.stuck import TOLD, deadlock, told
 from meshrt.csl.trains import NO_CHAIN, Chain, Train
@@ -51,20 +51,20 @@ class Wafer:
         self.floor = START  # nothing happens before what happens now
         self.random = None if seed is None else random.Random(seed)
         self.counters = Counters()
-        self.routes: dict[tuple[int, int, int], Route] = {}
+        self.routes: dict[tuple[int, int, int], RouterEntry] = {}
         self.paths: dict[tuple[int, int, int], Path] = {}
         self.rooms: dict[tuple[int, int], Room] = {}
         self.blocked_on: dict[tuple[int, int, int], list[Any]] = {}
         self.to_host: dict[tuple[int, int, int], list[Any]] = {}
         for key, config in program.routes.items():
-            self.routes[key] = route(config, program.route_places[key])
+            self.routes[key] = route(config, program.route_locations[key])
         self.tasks: dict[tuple[int, int], Any] = {}
         tiles = sorted(program.tiles.items())
         for (x, y), image in tiles:
-            for color, config, place in image.colors:
-                entry = config if isinstance(config, Route) else route(config, place)
+            for color, config, location in image.colors:
+                entry = config if isinstance(config, RouterEntry) else route(config, location)
                 self.routes[x, y, color] = (
-                    Route(list(entry.positions), place=place, exact=True) if entry is config else entry
+                    RouterEntry(list(entry.positions), location=location, exact=True) if entry is config else entry
                 )
         for (_, _, color), entry in self.routes.items():
             check_switch(color, entry, program.arch)
@@ -201,7 +201,7 @@ class Wafer:
             return self.path(core.x, core.y, color)
         except NoRoute as error:
             raise NoRoute(
-                f"{error} (sent by core ({core.x}, {core.y}), {origin.place(core, origin.where())})"
+                f"{error} (sent by core ({core.x}, {core.y}), {origin.location(core, origin.where())})"
             ) from None
 
     def send(self, core: Core, color: int, data: Any, head: float, gap: float, control: bool, chain: Chain) -> None:
@@ -264,8 +264,8 @@ class Wafer:
         x, y, color = key
         entry, core = self.routes[key], self.cores[x, y]
         if color not in core.image.teardown:
-            raise CslError(f"{entry.place}: a teardown comes to router ({x}, {y}), whose tile has no handler for colour"
-                           f" {color}: @set_teardown_handler gives it one")  # fmt: skip
+            raise CslError(f"{entry.location}: a teardown comes to router ({x}, {y}), whose tile has no handler for"
+                           f" colour {color}: @set_teardown_handler gives it one")  # fmt: skip
         entry.torn = True
         self._forget(key)
         self.at(time, core.effect, (core.image.teardown[color], None, NO_CHAIN))
@@ -276,7 +276,7 @@ class Wafer:
         if key not in self.routes and change != "reset":
             raise origin.failed(core, f"colour {int(color)} has no routes here: reset_routes gives it some")
         entry = self.routes.setdefault(
-            key, Route([(frozenset(), frozenset())], place=origin.place(core, origin.where()))
+            key, RouterEntry([(frozenset(), frozenset())], location=origin.location(core, origin.where()))
         )
         entry.changes = True
         try:

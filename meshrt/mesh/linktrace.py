@@ -27,7 +27,7 @@ TOGETHER = 1 << 17  # times of what is watched, of as many transfers as that is,
 Times = tuple[np.ndarray, np.ndarray]  # of what is watched: when it is free, and from when on it was idle before
 
 
-class Seen(NamedTuple):
+class SeenTransfer(NamedTuple):
     """A transfer: its number, what its packets cross (origins and hops, as `_courses`), the cycles of a link and of a
     hop, and the times before and after it.
     """
@@ -41,7 +41,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(eq=False)
-class Links:
+class WatchedLinks:
     """Of one block: the links that are watched, and what crossed them so far.
 
     A crossing is a packet that core `origin` sent, of a transfer, which had a link (core, port) at `begin`, as its hop
@@ -63,7 +63,7 @@ class Links:
     crossings: list[tuple[np.ndarray, ...]] = field(
         default_factory=list
     )  # sent, core, port, origin, hop, begin, after, asked
-    seen: list[Seen] = field(default_factory=list)  # transfers that are no crossings yet
+    seen: list[SeenTransfer] = field(default_factory=list)  # transfers that are no crossings yet
     # what a transfer is, bytes, cycles of a link
     sends: dict[int, tuple[str, int, float]] = field(default_factory=dict)
     started: dict[int, int] = field(default_factory=dict)  # of transfers whose heads wait (heads.py), their number
@@ -83,7 +83,7 @@ class Links:
         self.started[self.clock.started] = sent
         if not busy:
             return
-        self.seen.append(Seen(sent, self._courses(schedule, views), busy, alpha, before, self.before()))
+        self.seen.append(SeenTransfer(sent, self._courses(schedule, views), busy, alpha, before, self.before()))
         if len(self.seen) * len(self.at) >= TOGETHER:
             self.enter()
 
@@ -99,8 +99,8 @@ class Links:
         busy, alpha = (np.array([getattr(transfer, name) for transfer in seen])[row] for name in ("busy", "alpha"))
         begin = np.where(moved, free, idle)[row, at] - busy  # one that asked early went while the link was idle
         courses = list({id(transfer.course): transfer.course for transfer in seen}.values())
-        places = {id(course): place for place, course in enumerate(courses)}
-        which = np.array([places[id(transfer.course)] for transfer in seen])[row]
+        indices = {id(course): index for index, course in enumerate(courses)}
+        which = np.array([indices[id(transfer.course)] for transfer in seen])[row]
         origins, hops = (np.stack([course[part] for course in courses])[which, at] for part in range(2))
         late = np.zeros(len(at))
         if self.clock.late is not None:
@@ -147,7 +147,7 @@ class Links:
     def _courses(self, schedule: "Schedule", views: "tuple[View, ...]") -> tuple[np.ndarray, np.ndarray]:
         """Of what is watched: which core's packet of the transfer crosses it, and after how many hops. Made once."""
         cache: Any = schedule.cache
-        key = views, Links
+        key = views, WatchedLinks
         if key not in cache:
             shape = (5, *self.clock.ramp_in.shape)
             origins, hops = np.full(shape, -1), np.zeros(shape, np.int64)
@@ -178,7 +178,7 @@ class Links:
 
 def links_of(
     site: str, number: int, mesh: Mesh, clock: Clock, cores: Sequence[tuple[int, int]], moments: "Moments"
-) -> Links:
+) -> WatchedLinks:
     """Watch the links out of these cores (x, y) of the mesh."""
     rows, columns = {y for _, y in cores}, {x for x, _ in cores}
     chosen, watched = [], []
@@ -195,4 +195,4 @@ def links_of(
     size = clock.cells.shape[1]
     cells = np.where(ports == RAMP, RAMP_OUT, LINK_FREE + ports) * size + at
     idle = ports * clock.ramp_in.size + at
-    return Links(site, number, mesh, clock, chosen, moments, cells, idle, at, ports, ports != RAMP)
+    return WatchedLinks(site, number, mesh, clock, chosen, moments, cells, idle, at, ports, ports != RAMP)

@@ -22,10 +22,10 @@ from meshrt.ranks.trace import Numbers, rows_of, text_of, write_rows
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
-    from meshrt.mesh.criticalpath import Part, PathStep
+    from meshrt.mesh.busylinks import LinkTrack
+    from meshrt.mesh.criticalpath import BlockEvents, PathStep
     from meshrt.mesh.exchange.legs import Transfer
-    from meshrt.mesh.linklanes import Lane
-    from meshrt.mesh.linktrace import Links
+    from meshrt.mesh.linktrace import WatchedLinks
     from meshrt.mesh.past import Last, Moments, Past
 
 CORES = 32  # of a mesh that are looked at, if nobody says which
@@ -56,7 +56,7 @@ class Tracks:
     past: "Past"
     at: tuple[np.ndarray, np.ndarray]
     last: np.ndarray
-    links: "Links | None" = None
+    links: "WatchedLinks | None" = None
     numbers: dict[str, int] = field(default_factory=lambda: {NOT_KEPT: 0})  # names of steps
     entered: int = 0  # events of the past that are steps
     names: list[str] = field(default_factory=list)  # later notes that are no steps yet: why, and what time it was then
@@ -206,7 +206,7 @@ def write_timeline(
 
 
 def _events(
-    parts: "Sequence[Part]", tracks: Sequence[tuple[str, tuple[int, int], list[str], Steps]],
+    parts: "Sequence[BlockEvents]", tracks: Sequence[tuple[str, tuple[int, int], list[str], Steps]],
     lasts: "Sequence[Mapping[int, Last]]", links: Sequence[Mapping[str, Any]], device: Device, phases: Sequence[Step],
 ) -> Iterator[str]:  # fmt: skip
     """All lines, one after the other: each is written, and let go, before the next is made."""
@@ -227,8 +227,8 @@ def _events(
             more[number] = text
         named = map(names.__getitem__, whys.tolist())
         yield from _rows(site.strip(), f"core ({core[0]}, {core[1]})", named, begins, ends, more, device, numbers)
-    for lane in _of_links(links, parts, device, end, numbers):
-        yield from _rows(f"links {lane.site.strip()}", *lane[1:], device, numbers)
+    for track in _of_links(links, parts, device, end, numbers):
+        yield from _rows(f"links {track.site.strip()}", *track[1:], device, numbers)
 
 
 @contextmanager
@@ -255,28 +255,28 @@ def _path(steps: "Sequence[PathStep]") -> tuple[list[str], np.ndarray, np.ndarra
 
 
 def _rows(
-    process: str, lane: str, names: Iterable[str], begins: np.ndarray, ends: np.ndarray, more: Iterable[str],
+    process: str, track: str, names: Iterable[str], begins: np.ndarray, ends: np.ndarray, more: Iterable[str],
     device: Device, numbers: Numbers,
 ) -> Iterator[str]:  # fmt: skip
-    return rows_of(process, lane, names, begins, ends - begins, 1e6 / device.clock_hz, more, numbers)
+    return rows_of(process, track, names, begins, ends - begins, 1e6 / device.clock_hz, more, numbers)
 
 
 def _of_links(
-    shares: Sequence[Mapping[str, Any]], parts: "Sequence[Part]", device: Device, end: float, numbers: Numbers
-) -> "Iterable[Lane]":
+    shares: Sequence[Mapping[str, Any]], parts: "Sequence[BlockEvents]", device: Device, end: float, numbers: Numbers
+) -> "Iterable[LinkTrack]":
     """When chosen links were busy."""
     if not shares:
         return ()
+    from meshrt.mesh.busylinks import link_tracks
     from meshrt.mesh.criticalpath import journal_of
-    from meshrt.mesh.linklanes import lanes
 
     exchanges = {(part.number, exchange.number): (part, exchange) for part in parts for exchange in part.exchanges}
     journals = {key: journal_of(parts, part, exchange, device) for key, (part, exchange) in exchanges.items()}
-    return lanes(shares, journals, device, end, numbers)
+    return link_tracks(shares, journals, device, end, numbers)
 
 
-def _event(process: str, lane: str, step: Step, device: Device) -> dict[str, Any]:
+def _event(process: str, track: str, step: Step, device: Device) -> dict[str, Any]:
     name, begin, end = step
     scale = 1e6 / device.clock_hz
-    return {"name": name, "ph": "X", "pid": process, "tid": lane, "ts": scale * begin, "dur": scale * (end - begin),
+    return {"name": name, "ph": "X", "pid": process, "tid": track, "ts": scale * begin, "dur": scale * (end - begin),
             "args": {"begin": begin, "cycles": end - begin}}  # fmt: skip

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshrt.mesh.criticalpath import Part
+from meshrt.mesh.criticalpath import BlockEvents
 from meshrt.mesh.device import Device
 from meshrt.mesh.past import UNIT
 from meshrt.ranks.trace import Numbers
@@ -24,15 +24,15 @@ class Waited(NamedTuple):
     asked_at: np.ndarray
 
 
-def waited(part: Part, cores: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Waited]:
+def waited(part: BlockEvents, cores: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Waited]:
     """Of those of the cores (x, y) of the mesh that the part has."""
-    places = {(x, y): (y - part.corner[1]) * part.shape[1] + x - part.corner[0] for x, y in cores
+    row_of = {(x, y): (y - part.corner[1]) * part.shape[1] + x - part.corner[0] for x, y in cores
               if 0 <= x - part.corner[0] < part.shape[1] and 0 <= y - part.corner[1] < part.shape[0]}  # fmt: skip
-    indices = np.array([*places.values()], np.int64)
+    indices = np.array([*row_of.values()], np.int64)
     shape = len(indices), len(part.events)
     senders, hops, asked_at = np.full(shape, -1, np.int64), np.full(shape, -1, np.int64), np.full(shape, np.nan)
     events = part.events
-    waits = [number for number, signed in enumerate(events.stages) if signed is not None] if places else []
+    waits = [number for number, signed in enumerate(events.stages) if signed is not None] if row_of else []
     chosen: dict[int, np.ndarray] = {}  # of `landed`, few, one of each kind of transfer: what is of these cores
     none = np.full((2, len(indices)), -1)
     together = max(1, min(TOGETHER, NUMBERS // len(part.times)))
@@ -52,11 +52,11 @@ def waited(part: Part, cores: Sequence[tuple[int, int]]) -> dict[tuple[int, int]
         is_known = (lands[1] >= 0) & (lengths > 0)
         times = np.append(np.concatenate(asks), np.nan)
         asked_at[:, at] = times[np.where(is_known, lengths.cumsum() - lengths + lands[1], -1)]
-    return {core: Waited(senders[row], hops[row], asked_at[row]) for row, core in enumerate(places)}
+    return {core: Waited(senders[row], hops[row], asked_at[row]) for row, core in enumerate(row_of)}
 
 
 def waits(
-    parts: Sequence[Part], by_part: Sequence[dict[tuple[int, int], Waited]], device: Device, site: str,
+    parts: Sequence[BlockEvents], by_part: Sequence[dict[tuple[int, int], Waited]], device: Device, site: str,
     core: tuple[int, int], ends: np.ndarray, numbers: Numbers,
 ) -> list[str]:  # fmt: skip
     """Of the waits of a core (x, y) that ended then, float64 [waits]: JSON that follows others; empty where for whom is
@@ -71,8 +71,8 @@ def waits(
 
 
 def _of_part(
-    parts: Sequence[Part], part: Part, of_core: Waited, device: Device, core: tuple[int, int], ends: np.ndarray,
-    numbers: Numbers,
+    parts: Sequence[BlockEvents], part: BlockEvents, of_core: Waited, device: Device, core: tuple[int, int],
+    ends: np.ndarray, numbers: Numbers,
 ) -> "zip[tuple[int, str]]":  # fmt: skip
     """(which, text) of the waits that this part knows."""
     (x, y), corner = core, part.corner
@@ -105,7 +105,7 @@ def _of_part(
     return zip(chosen.tolist(), texts, strict=True)
 
 
-def _left(parts: Sequence[Part], part: Part, senders: np.ndarray, sent: np.ndarray) -> np.ndarray:
+def _left(parts: Sequence[BlockEvents], part: BlockEvents, senders: np.ndarray, sent: np.ndarray) -> np.ndarray:
     """The time of each core, of the mesh that a part is of, when it sent its packet of that transfer."""
     y, x = np.divmod(senders, part.width)
     left = np.zeros(len(senders))

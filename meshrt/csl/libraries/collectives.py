@@ -13,11 +13,11 @@ from typing import Any
 from meshrt.csl import origin
 from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
-from meshrt.csl.errors import Place
+from meshrt.csl.errors import SourceLocation
 from meshrt.csl.libraries.system import native
 from meshrt.csl.operations import OPERATIONS, Options
 from meshrt.csl.pending import Pending, compute, note
-from meshrt.csl.router import EAST, NORTH, RAMP, SOUTH, WEST, Route
+from meshrt.csl.router import EAST, NORTH, RAMP, SOUTH, WEST, RouterEntry
 from meshrt.csl.scope import Scope
 from meshrt.csl.tilebuiltins import task_number
 from meshrt.csl.trains import Chain
@@ -48,9 +48,9 @@ def pe(program: Any, given: dict[str, Val], image: Any) -> Library:
     dim = given["dim_params"].value
     axis = int(dim["axis"].value)
     colors = (int(dim["even"].value), int(dim["odd"].value))
-    place = Place("<collectives_2d>", 0)
+    location = SourceLocation("<collectives_2d>", 0)
     for color in colors:
-        image.colors.append((color, Route([(frozenset(), frozenset()), ANY], place=place), place))
+        image.colors.append((color, RouterEntry([(frozenset(), frozenset()), ANY], location=location), location))
     count = program.size[axis]
 
     def collective(name: str, kinds: tuple[str, ...]) -> Val:

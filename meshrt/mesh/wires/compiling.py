@@ -8,7 +8,7 @@ from meshrt.errors import RouteError
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires.lines import Index, as_index, pieces
 from meshrt.mesh.wires.routers import core_at, ints, line_indices
-from meshrt.mesh.wires.schedule import BATCH, Batch, BatchTick, Message, PayloadMove, Schedule
+from meshrt.mesh.wires.schedule import BATCH, BatchTick, Message, PacketBatch, PayloadMove, Schedule
 from meshrt.mesh.wires.scouts import Trace
 from meshrt.mesh.wires.tables import Channel
 
@@ -95,7 +95,7 @@ def _deliveries(trace: Trace) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarra
 
 def _batch(
     block: Cores, trace: Trace, keep: np.ndarray, root: np.ndarray, delivered: np.ndarray, origin: np.ndarray
-) -> Batch:
+) -> PacketBatch:
     """The packets in those slots. Enters in `origin` where the payloads of packets from other ranks are."""
     number = np.cumsum(keep) - 1  # new slot numbers
     ticks, received = [], 0
@@ -135,7 +135,7 @@ def _batch(
         for part in one_a_place(trace.core[starting])
         for piece in pieces(number[starting][part], trace.core[starting][part])
     ]
-    return Batch(count, tuple(sources), tuple(ticks), any(tick.sends or tick.recvs for tick in ticks))  # type: ignore[arg-type]  # the same
+    return PacketBatch(count, tuple(sources), tuple(ticks), any(tick.sends or tick.recvs for tick in ticks))  # type: ignore[arg-type]  # the same
 
 
 def _split(block: Cores, channel: Channel, trace: Trace, keep: np.ndarray, root: np.ndarray) -> list[np.ndarray]:

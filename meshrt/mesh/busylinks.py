@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Link = tuple[int, int]  # core y * W + x of the mesh, port
 
 
-class Lane(NamedTuple):
+class LinkTrack(NamedTuple):
     """What a link did, in the order of time: names, cycles of begin and end, and JSON that follows in the arguments."""
 
     site: str
@@ -27,10 +27,10 @@ class Lane(NamedTuple):
     more: list[str]
 
 
-def lanes(
+def link_tracks(
     shares: Sequence[Mapping[str, Any]], journals: "Mapping[tuple[int, int], Journal]", device: Device, end: float,
     numbers: Numbers,
-) -> Iterator[Lane]:  # fmt: skip
+) -> Iterator[LinkTrack]:  # fmt: skip
     """All chosen links.
 
     `journals` are the exchanges, by number of the block and of the transfer. What is missing of a link's bytes, as the
@@ -54,7 +54,7 @@ def lanes(
             hops = [hop for hop in journal.hops if (hop.source, hop.port) in chosen]
             if block == number and hops and device.busy_cycles(1):
                 begins, lasts = np.array([[hop.left, hop.busy] for hop in hops], float).T
-                more = [f', "bytes": {hop.nbytes}, "from": {_place(hop.source, width)}, "waited": {wait!r}'
+                more = [f', "bytes": {hop.nbytes}, "from": {_xy(hop.source, width)}, "waited": {wait!r}'
                         for hop in hops for wait in (float(hop.left - hop.ready),)]  # fmt: skip
                 links, nbytes = np.array([[hop.source * 5 + hop.port, hop.nbytes] for hop in hops]).T
                 crossings[site, width].append(
@@ -70,16 +70,16 @@ def lanes(
             low, high = np.searchsorted(in_order, [link, link + 1])
             at = order[low:high]
             its = [names[row] for row in at.tolist()], begins[at], ends[at], [texts[row] for row in at.tolist()]
-            x, y = _place(link // 5, width)
-            lane = Lane(site, f"link ({x}, {y}) {PORT_NAMES[link % 5]}", *its)
+            x, y = _xy(link // 5, width)
+            track = LinkTrack(site, f"link ({x}, {y}) {PORT_NAMES[link % 5]}", *its)
             rest = total - int(sizes[at].sum())
             if rest:
-                begin = lane.ends[-1] if len(at) else 0.0
-                lane = Lane(
-                    site, lane.name, [*lane.names, "not kept"], np.append(lane.begins, begin),
-                    np.append(lane.ends, end), [*lane.more, f', "bytes": {rest}'],
+                begin = track.ends[-1] if len(at) else 0.0
+                track = LinkTrack(
+                    site, track.name, [*track.names, "not kept"], np.append(track.begins, begin),
+                    np.append(track.ends, end), [*track.more, f', "bytes": {rest}'],
                 )  # fmt: skip
-            yield lane
+            yield track
 
 
 class _Crossings(NamedTuple):
@@ -115,14 +115,14 @@ def _of_transfers(
     )
     links, begin, facts = (core * 5 + port)[mine], begin[mine], [sends[number] for number in sent[mine].tolist()]
     names, nbytes, lasts = map(list, zip(*facts, strict=True)) if facts else ([], [], [])
-    froms = {origin: f', "from": {_place(origin, width)}' for origin in np.unique(origin[mine]).tolist()}
+    froms = {origin: f', "from": {_xy(origin, width)}' for origin in np.unique(origin[mine]).tolist()}
     waited = numbers.column(np.maximum(0.0, begin - asked_at))
     more = [
-        f', "bytes": {size}{froms[place]}, "waited": {wait}' if wait != "nan" else f', "bytes": {size}{froms[place]}'
-        for size, place, wait in zip(nbytes, origin[mine].tolist(), waited, strict=True)
+        f', "bytes": {size}{froms[sender]}, "waited": {wait}' if wait != "nan" else f', "bytes": {size}{froms[sender]}'
+        for size, sender, wait in zip(nbytes, origin[mine].tolist(), waited, strict=True)
     ]
     return _Crossings(links, begin, begin + np.array(lasts, float), np.array(nbytes, np.int64), names, more)
 
 
-def _place(core: int, width: int) -> list[int]:
+def _xy(core: int, width: int) -> list[int]:
     return [core % width, core // width]
