@@ -374,7 +374,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
     ],
     "meshrt/ranks/pairs.py": [
         ("for far in range(step, self.size)", "for far in range(1, self.size)", "test_all_to_all.py"),
-        ("times[at] = max(times[at], there)", "pass", "test_all_to_all.py"),
+        ("times[at] = max(times[at], time)", "pass", "test_all_to_all.py"),
         ("sent.hops[at] += len(parts)", "sent.hops[at] += 1", "test_all_to_all.py"),
     ],
     "programs/gpu/coded.py": [
@@ -477,9 +477,9 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
     ],
     "meshrt/csl/trains.py": [
         ("            break\n", "            continue\n", TRAINS),
-        ("return sum(len(one.data) - one.at for one in trains)", "return sum(len(one.data) for one in trains)", TRAINS),
-        ("one.gap * (one.at + some - 1)", "one.gap * (one.at + some)", TRAINS),
-        ("        if one.at == len(one.data):\n            trains.popleft()\n", "        trains.popleft()\n", TRAINS),
+        ("sum(len(train.data) - train.at for train in trains)", "sum(len(train.data) for train in trains)", TRAINS),
+        ("train.gap * (train.at + taken - 1)", "train.gap * (train.at + taken)", TRAINS),
+        ("    if train.at == len(train.data):\n            trains.popleft()\n", "    trains.popleft()\n", TRAINS),
         ("trains[at - 1].head > train.head and", "False and", TRAINS),
     ],
     "meshrt/csl/router.py": [
@@ -487,7 +487,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
     ],
     "meshrt/csl/filters.py": [
         ("raw >> 16 <= self.most", "raw >> 16 < self.most", "test_csl_switches.py"),
-        ("found >= self.limit", "found > self.limit", "test_csl_switches.py"),
+        ("number >= self.limit", "number > self.limit", "test_csl_switches.py"),
     ],
     "meshrt/csl/vectors.py": [("stride <= reach", "stride < reach", "test_csl_language.py")],
     "meshrt/csl/wafer.py": [

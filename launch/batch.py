@@ -11,7 +11,7 @@ from meshrt.launch.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class BatchJob:
     """`ranks` processes for each of `runs`, which are arguments of `meshrt`; several runs are an array job.
 
     None leaves a choice to the cluster. `memory` is MiB of a node, `time` seconds. Raises UsageError.
@@ -71,7 +71,7 @@ def _check_word(option: str, value: str | None) -> None:
         raise UsageError(f"{option} {value!r}: use letters, digits and _ . / % ^ + , : @ = - only")
 
 
-def _check_nodes(batch: Batch) -> None:
+def _check_nodes(batch: BatchJob) -> None:
     spread = batch.on_nodes
     if spread is None:
         for option in ("memory", "cores_per_node"):

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from meshrt.errors import UsageError
-from meshrt.launch.batch import Batch
+from meshrt.launch.batch import BatchJob
 from meshrt.launch.submit import Submitted, hand_in
 from meshrt.ranks import host
 
@@ -21,7 +21,7 @@ HOSTS = "/etc/mpi/hostfile"  # the operator's
 LONGEST_NAME = 63  # of a host in DNS
 
 
-def manifest(batch: Batch, image: str, volume: str | None = None) -> str:
+def manifest(batch: BatchJob, image: str, volume: str | None = None) -> str:
     """JSON, which is YAML, too: an MPIJob, or a list of one for each run. Raises UsageError.
 
     `volume` is CLAIM:/PATH, a persistent volume claim and where all ranks have it.
@@ -40,7 +40,7 @@ def manifest(batch: Batch, image: str, volume: str | None = None) -> str:
     return json.dumps(whole, indent=2) + "\n"
 
 
-def _names(batch: Batch) -> list[str]:
+def _names(batch: BatchJob) -> list[str]:
     """A job's name for each run. The operator makes host names of them."""
     several = len(batch.runs) > 1
     names = [f"{batch.name}-{at}" if several else batch.name for at in range(len(batch.runs))]
@@ -53,11 +53,11 @@ def _names(batch: Batch) -> list[str]:
     return names
 
 
-def _workers(batch: Batch) -> int:
+def _workers(batch: BatchJob) -> int:
     return len(batch.on_nodes or (1,))
 
 
-def _mpi_job(batch: Batch, image: str, volume: str | None, name: str, run: tuple[str, ...]) -> dict[str, Any]:
+def _mpi_job(batch: BatchJob, image: str, volume: str | None, name: str, run: tuple[str, ...]) -> dict[str, Any]:
     slots = (batch.on_nodes or (batch.ranks,))[0]
     # Without retries: a run that failed would fail again. One that was lost is started again by the launcher.
     policy = {"cleanPodPolicy": "Running", "backoffLimit": 0}
@@ -116,7 +116,7 @@ def _literal(argument: str) -> str:
     return argument.replace("$", "$$")
 
 
-def submit(batch: Batch, text: str) -> Submitted:
+def submit(batch: BatchJob, text: str) -> Submitted:
     """Hand the manifest in. Raises UsageError if there is no kubectl, or it refuses."""
     jobs = hand_in(["kubectl", "create", "-f", "-", "-o", "name"], text).split()
     logs = "; ".join(f"kubectl logs -f job/{name}-launcher" for name in _names(batch)[:3])

@@ -6,13 +6,13 @@ import shlex
 from itertools import groupby
 
 from meshrt.launch import shell
-from meshrt.launch.batch import Batch, clock_time
+from meshrt.launch.batch import BatchJob, clock_time
 from meshrt.launch.job import meshrt
 from meshrt.launch.local import Mpirun
 from meshrt.launch.submit import Submitted, hand_in
 
 
-def script(batch: Batch, mpirun: Mpirun) -> str:
+def script(batch: BatchJob, mpirun: Mpirun) -> str:
     """The script of `batch`, whose ranks `mpirun` starts on the hosts of PBS's node file. Raises UsageError."""
     shell.check_output(batch, "^array_index^")
     resources = [("select", _select(batch))]
@@ -31,7 +31,7 @@ def script(batch: Batch, mpirun: Mpirun) -> str:
     return shell.script(batch, directives, before, "PBS_ARRAY_INDEX", _launcher(batch, mpirun))
 
 
-def _select(batch: Batch) -> str:
+def _select(batch: BatchJob) -> str:
     """The chunks: as many cores as ranks unless fewer are asked for; without nodes, a chunk for each rank."""
     if batch.on_nodes is None:
         return f"{batch.ranks}:ncpus=1:mpiprocs=1"
@@ -42,7 +42,7 @@ def _select(batch: Batch) -> str:
     )
 
 
-def _launcher(batch: Batch, mpirun: Mpirun) -> str:
+def _launcher(batch: BatchJob, mpirun: Mpirun) -> str:
     """PBS_NODEFILE has a line for each rank, which `meshrt launch` reads as well."""
     if batch.restarts:
         return f'{shlex.join(meshrt())} launch -n {batch.ranks} --restarts {batch.restarts} --hosts "$PBS_NODEFILE" --'
@@ -51,7 +51,7 @@ def _launcher(batch: Batch, mpirun: Mpirun) -> str:
     return f"{launcher} {shlex.join(meshrt())}"
 
 
-def submit(batch: Batch, text: str) -> Submitted:
+def submit(batch: BatchJob, text: str) -> Submitted:
     """Hand the script in. Raises UsageError if there is no qsub, or it refuses."""
     job = hand_in(["qsub"], text)
     array = ".*" if len(batch.runs) > 1 else ""

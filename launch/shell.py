@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 from meshrt.errors import UsageError
-from meshrt.launch.batch import Batch
+from meshrt.launch.batch import BatchJob
 from meshrt.ranks import host
 
 
-def script(batch: Batch, directives: list[str], before: list[str], index: str, launcher: str) -> str:
+def script(batch: BatchJob, directives: list[str], before: list[str], index: str, launcher: str) -> str:
     """A batch script: `launcher` starts meshrt's ranks, and the variable `index` tells an array job's runs apart.
 
     The directives come first, since a batch system reads none after the first command. Raises UsageError.
@@ -21,7 +21,7 @@ def script(batch: Batch, directives: list[str], before: list[str], index: str, l
     return "\n".join(lines) + "\n"
 
 
-def check_output(batch: Batch, mark: str) -> None:
+def check_output(batch: BatchJob, mark: str) -> None:
     """UsageError where several runs would write one file, because its name has no `mark`, the run's number."""
     if len(batch.runs) > 1 and batch.output is not None and mark not in batch.output:
         raise UsageError(f"{len(batch.runs)} runs would all write {batch.output}: put {mark} into the name of --output")

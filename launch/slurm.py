@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 
 from meshrt.launch import shell
-from meshrt.launch.batch import Batch, clock_time
+from meshrt.launch.batch import BatchJob, clock_time
 from meshrt.launch.job import meshrt
 from meshrt.launch.restarts import module
 from meshrt.launch.submit import Submitted, hand_in
 
 
-def script(batch: Batch, library: str) -> str:
+def script(batch: BatchJob, library: str) -> str:
     """The script of `batch` for ranks of the MPI `library`, as host.library() words it. Raises UsageError.
 
     srun starts the ranks, not mpirun, so that Slurm counts, signals and ends them. With more ranks than cores Slurm
@@ -48,12 +48,12 @@ def process_interface(library: str) -> str:
     return "pmix" if library.startswith("Open MPI") else "pmi2"
 
 
-def output(batch: Batch) -> str:
+def output(batch: BatchJob) -> str:
     """Where the ranks' output goes, in Slurm's own notation: %j is the job, %A and %a are array and index."""
     return batch.output or f"{batch.name}-{'%A_%a' if len(batch.runs) > 1 else '%j'}.out"
 
 
-def submit(batch: Batch, text: str) -> Submitted:
+def submit(batch: BatchJob, text: str) -> Submitted:
     """Hand the script in. Raises UsageError if there is no sbatch, or it refuses."""
     number = hand_in(["sbatch", "--parsable"], text).split(";")[0]  # then comes the cluster's name
     path = output(batch)

@@ -4,7 +4,18 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from meshrt.studies.traces import TOTAL, Row, RunTrace, Span, Step, by_kind, by_phase, reasons, rows_of_path, shares
+from meshrt.studies.traces import (
+    TOTAL,
+    PathRow,
+    PathStep,
+    RunTrace,
+    Span,
+    by_kind,
+    by_phase,
+    reasons,
+    rows_of_path,
+    shares,
+)
 
 Rows = tuple[list[str], list[list[str]]]  # a table: its header, and its rows
 MOST = 12  # kinds of a timeline that have a row: the others are added up
@@ -58,7 +69,7 @@ def _why_not(report: Mapping[str, Any], trace: RunTrace | None) -> str:
     return ""
 
 
-def _row(row: Row, phases: Sequence[Span], whole: float, several: bool) -> str:
+def _row(row: PathRow, phases: Sequence[Span], whole: float, several: bool) -> str:
     """`several`: are there several meshes, so that a core is told with its own?"""
     first = next((phase.what for phase in phases if phase.begin <= row.begin < phase.end), "")
     last = next((phase.what for phase in phases if phase.begin < row.end <= phase.end), first)
@@ -85,7 +96,7 @@ def _few(kinds: Mapping[str, float]) -> list[tuple[str, float]]:
     return items if len(items) <= 3 else [*items[:2], ("others", sum(spent for _, spent in items[2:]))]
 
 
-def _at(step: Step, several: bool) -> str:
+def _at(step: PathStep, several: bool) -> str:
     return _core(step.more["core"]) + (f" of {step.more['site']}" if several else "")
 
 
@@ -123,7 +134,7 @@ def timeline_of(report: Mapping[str, Any], trace: RunTrace | None) -> tuple[str,
     """What the timeline in short is, in words, and who was at what for which part of the time, if it is there."""
     if trace is None:
         return f"A report has no timeline: {HOW}.", None
-    if not trace.lanes:
+    if not trace.tracks:
         return "There is nothing on its timeline.", None
     if "runs" in report:
         return "The trace is that of the last of several runs: there is none of all of them.", None
@@ -136,4 +147,5 @@ def timeline_of(report: Mapping[str, Any], trace: RunTrace | None) -> tuple[str,
             (f"{len(others)} others", [sum(column) for column in zip(*(row for _, row in others), strict=True)])
         )
     rows = [[kind, *(f"{share:.1%}" for share in row)] for kind, row in [*most, last] if max(row) >= 0.0005]
-    return f"{WORDS[machine].format(len(trace.lanes))} {NEVER if len(names) == 1 else ''}".strip(), (["", *names], rows)
+    count = len(trace.tracks)
+    return f"{WORDS[machine].format(count)} {NEVER if len(names) == 1 else ''}".strip(), (["", *names], rows)

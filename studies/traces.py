@@ -31,7 +31,7 @@ class Span(NamedTuple):
     end: float
 
 
-class Step(NamedTuple):
+class PathStep(NamedTuple):
     """Of the critical path: what its arguments say (`Timelines` in docs/look.md) beside what, and from when to when."""
 
     what: str
@@ -40,20 +40,20 @@ class Step(NamedTuple):
     more: Mapping[str, Any]
 
 
-class Row(NamedTuple):
+class PathRow(NamedTuple):
     """A step of the path, or all those between two that are longer."""
 
     begin: float
     end: float
-    steps: Sequence[Step]
+    steps: Sequence[PathStep]
 
 
 @dataclass(frozen=True, eq=False)
 class RunTrace:
-    """`lanes` and `phases` by device: a core of the mesh, a NeuronCore, a GPU, a core of an Arm chip."""
+    """`tracks` and `phases` by device: a core of the mesh, a NeuronCore, a GPU, a core of an Arm chip."""
 
-    path: list[Step] = field(default_factory=list)
-    lanes: dict[Any, list[Span]] = field(default_factory=dict)
+    path: list[PathStep] = field(default_factory=list)
+    tracks: dict[Any, list[Span]] = field(default_factory=dict)
     phases: dict[Any, list[Span]] = field(default_factory=dict)
 
     def phases_of(self, device: Any) -> list[Span]:
@@ -77,18 +77,18 @@ def read_trace(path: str) -> RunTrace | None:
 
 
 def _enter(trace: RunTrace, event: Mapping[str, Any]) -> None:
-    device, lane, name, more = event["pid"], event["tid"], event["name"], event.get("args", {})
+    device, track, name, more = event["pid"], event["tid"], event["name"], event.get("args", {})
     begin, spent = (more["begin"], more["cycles"]) if "cycles" in more else (event["ts"], event["dur"])
-    if lane == "phases":
+    if track == "phases":
         name = f"{TOTAL} 2" if name == TOTAL else name  # as in the maps
         trace.phases.setdefault(device, []).append(Span(name, begin, begin + spent))
-    elif lane == "critical path":
-        trace.path.append(Step(name, begin, begin + spent, more))
-    elif lane.startswith("core "):
-        trace.lanes.setdefault((device, lane), []).extend(reasons(Step(name, begin, begin + spent, more)))
-    elif not lane.startswith("link "):
-        kind = name if lane in ("work", "kernels") else lane
-        trace.lanes.setdefault(device, []).append(Span(kind, begin, begin + spent))
+    elif track == "critical path":
+        trace.path.append(PathStep(name, begin, begin + spent, more))
+    elif track.startswith("core "):
+        trace.tracks.setdefault((device, track), []).extend(reasons(PathStep(name, begin, begin + spent, more)))
+    elif not track.startswith("link "):
+        kind = name if track in ("work", "kernels") else track
+        trace.tracks.setdefault(device, []).append(Span(kind, begin, begin + spent))
 
 
 def _events(text: str) -> Iterator[dict[str, Any]]:
@@ -101,7 +101,7 @@ def _events(text: str) -> Iterator[dict[str, Any]]:
             at += 1
 
 
-def reasons(step: Step) -> Iterator[Span]:
+def reasons(step: PathStep) -> Iterator[Span]:
     """What a step is made of, last to first: a wait of the parts that the trace tells, the rest of it without a reason.
 
     A packet may have left before its receiver came to wait for it: what of its way was earlier is left out.
@@ -119,7 +119,7 @@ def reasons(step: Step) -> Iterator[Span]:
         yield Span(WAIT, step.begin, end)
 
 
-def rows_of_path(path: Sequence[Step], phases: Sequence[Span]) -> list[Row]:
+def rows_of_path(path: Sequence[PathStep], phases: Sequence[Span]) -> list[PathRow]:
     """The longest steps of each phase one by one, and between them the others, added up: together the whole path.
 
     Of more than `ALONE` phases the first have one each.
@@ -135,7 +135,7 @@ def rows_of_path(path: Sequence[Step], phases: Sequence[Span]) -> list[Row]:
     for at in [*alone, len(path)]:
         for steps in (path[done:at], path[at : at + 1]):
             if steps:
-                rows.append(Row(steps[0].begin, steps[-1].end, steps))
+                rows.append(PathRow(steps[0].begin, steps[-1].end, steps))
         done = at + 1
     return rows
 
@@ -176,10 +176,10 @@ def shares(trace: RunTrace, whole: float) -> tuple[list[str], dict[str, list[flo
     `whole` is how long the run was. The last is the time with none of them. Engines work side by side: theirs may add
     up to more than 1.
     """
-    names = [*dict.fromkeys(phase.what for device in trace.lanes for phase in trace.phases_of(device))]
+    names = [*dict.fromkeys(phase.what for device in trace.tracks for phase in trace.phases_of(device))]
     time, busy = dict.fromkeys([*names, TOTAL], 0.0), dict.fromkeys([*names, TOTAL], 0.0)
     spent: dict[str, dict[str, float]] = {}
-    for device, spans in trace.lanes.items():
+    for device, spans in trace.tracks.items():
         phases = trace.phases_of(device)
         time[TOTAL] += whole
         for phase in phases:

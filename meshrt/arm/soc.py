@@ -157,11 +157,11 @@ class Soc:
         self.system["compute_seconds"] += sum(seconds)
         self.system["idle_seconds"] += (self.count - len(done)) * last + sum(last - end for end in done)
 
-    def note(self, lane: str, name: str, begin: float, end: float) -> None:
+    def note(self, track: str, name: str, begin: float, end: float) -> None:
         """What all hosted cores do, where a trace is kept."""
         for core in self.mine:
             if core.trace is not None:
-                core.trace.append(Event(lane, name, begin, end))
+                core.trace.append(Event(track, name, begin, end))
 
     def _note_stretch(self, costs: Sequence[Cost], done: Sequence[float]) -> None:
         """What each hosted core does in a stretch that begins now: computes, then waits for DRAM, then for others."""

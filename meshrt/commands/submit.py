@@ -10,7 +10,7 @@ import click
 from meshrt.commands.shared import WholeRange, known_command, refuse_ranks, together
 
 if TYPE_CHECKING:
-    from meshrt.launch.batch import Batch
+    from meshrt.launch.batch import BatchJob
     from meshrt.launch.submit import Submitted
 
 REST = {"allow_interspersed_args": False}  # the first word that is no option, or --, begins the ranks' own
@@ -85,7 +85,7 @@ def k8s(image: str, volume: str | None, **values: Any) -> None:
 
 
 def _deliver(
-    write: Callable[[Batch], str], submit: Callable[[Batch, str], Submitted], *,
+    write: Callable[[BatchJob], str], submit: Callable[[BatchJob, str], Submitted], *,
     arguments: tuple[str, ...], sweep: tuple[str, ...], memory: str | None, time: str | None, dry_run: bool,
     **options: Any,
 ) -> None:  # fmt: skip
@@ -94,7 +94,7 @@ def _deliver(
     from meshrt.launch import sweep as sweeps
 
     refuse_ranks("this hands one job in, whose ranks -n says")
-    job = batch.Batch(
+    job = batch.BatchJob(
         runs=sweeps.expand(arguments, [sweeps.parse_axis(axis) for axis in sweep]),
         memory=None if memory is None else batch.parse_memory(memory),
         time=None if time is None else batch.parse_time(time),

@@ -11,7 +11,7 @@ from meshrt.csl.vectors import Mem, offsets
 
 # Bytes of what a core's memory is looked at as: NumPy's types, and the same by their short names.
 NUMBERS = (np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, np.float16, np.float32)
-SIZES: dict[Any, int] = {name: np.dtype(one).itemsize for one in NUMBERS for name in (one, np.dtype(one).str[1:])}
+SIZES: dict[Any, int] = {name: np.dtype(kind).itemsize for kind in NUMBERS for name in (kind, np.dtype(kind).str[1:])}
 
 
 def elements(core: Any, mem: Mem, dtype: Any, begin: int, count: int) -> Any:

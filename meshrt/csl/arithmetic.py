@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.csl.errors import Place, wrong
+from meshrt.csl.errors import SourceLocation, wrong
 from meshrt.csl.types import FLOAT, INT, NUMBERS, Array, Enum, Pointer, Simple, is_float, is_int, is_word
 
 
@@ -64,7 +64,7 @@ OPERATORS: dict[str, Any] = {
 COMPARES = ("==", "!=", "<", ">", "<=", ">=")
 
 
-def typed(value: Any, kind: Any, at: Place) -> Any:
+def typed(value: Any, kind: Any, at: SourceLocation) -> Any:
     """A known number as that type. CslError where it does not fit."""
     if kind is INT:
         if isinstance(value, float | np.floating) and value != int(value):
@@ -99,7 +99,7 @@ def fits(of: Any, into: Any) -> bool:
     if isinstance(of, Enum) or isinstance(into, Enum):
         return False
     if is_int(of) and is_int(into) and of is not INT and into is not INT:
-        a, b = (np.iinfo(np.dtype(NUMBERS[one.name])) for one in (of, into))  # type: ignore[type-var]  # whole numbers both
+        a, b = (np.iinfo(np.dtype(NUMBERS[kind.name])) for kind in (of, into))  # type: ignore[type-var]  # whole numbers both
         return a.min >= b.min and a.max <= b.max
     if is_float(of) and is_float(into) and into is not FLOAT and of is not FLOAT:
         return bool(of.nbytes <= into.nbytes)

@@ -20,14 +20,14 @@ PERIOD, APART, ALIGNED, WORD = 8, 4, 4, 2  # bytes
 
 def conflicts(sources: tuple[Any, ...], kind: Any, begin: int, count: int, lanes: int) -> int:
     """Steps, of `lanes` numbers of a type each, in which the first two vectors in memory meet in a bank."""
-    vectors = [one for one in sources if isinstance(one, Mem) and one.extents][:2]
+    vectors = [vector for vector in sources if isinstance(vector, Mem) and vector.extents][:2]
     if len(vectors) < 2 or count <= 0:
         return 0
     numbers = range(begin, begin + count, lanes)
     steps = turns = len(numbers)
-    if all(len(one.strides) == 1 for one in vectors):
+    if all(len(vector.strides) == 1 for vector in vectors):
         turns = min(turns, PERIOD // 2)  # all go on by an even number of bytes: then it begins again
-    pairs = zip(*(_places(one, SIZES[kind], numbers[:turns]) for one in vectors), strict=False)
+    pairs = zip(*(_places(vector, SIZES[kind], numbers[:turns]) for vector in vectors), strict=False)
     meet = _words_meet if SIZES[kind] * lanes == WORD else _meet
     return sum((steps - at + turns - 1) // turns for at, (a, b) in enumerate(pairs) if meet(a, b))
 
@@ -40,10 +40,10 @@ def _words_meet(a: int, b: int) -> bool:
     return (a - b) % PERIOD == 0
 
 
-def _places(one: Mem, size: int, numbers: range) -> list[int]:
+def _places(vector: Mem, size: int, numbers: range) -> list[int]:
     """Addresses of these of its numbers, as addresses.py has them."""
-    first, width = one.base // size * size, max(one.nbytes, size)
-    if len(one.strides) == 1:
-        return [first + number * one.strides[0] * width for number in numbers]
-    table = offsets(one.extents, one.strides)
+    first, width = vector.base // size * size, max(vector.nbytes, size)
+    if len(vector.strides) == 1:
+        return [first + number * vector.strides[0] * width for number in numbers]
+    table = offsets(vector.extents, vector.strides)
     return [first + int(table[number]) * width for number in numbers if number < len(table)]

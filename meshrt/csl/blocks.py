@@ -53,27 +53,27 @@ class Block:
         width, height = self.size
         return x * self.across // width + self.across * (y * self.down // height)
 
-    def post(self, rank: int, what: tuple[Any, ...], time: float) -> None:
+    def post(self, rank: int, message: tuple[Any, ...], time: float) -> None:
         """To be said when ranks meet; something may happen there from that time on."""
-        self.said[rank].append(what)
+        self.said[rank].append(message)
         self.soonest = min(self.soonest, time)
 
     def exchange(self, next_time: float, gives_up: int, said: Any) -> tuple[Any, ...]:
         """Up to when to go on (below 0: a rank gives up; NEVER: nothing happens any more); what each rank has said."""
-        heard = self.comm.alltoall([(next_time, gives_up, one) for one in said])
-        until = -1.0 if any(one[1] for one in heard) else min(one[0] for one in heard) + STEP
-        return (until, *(one[2] for one in heard))
+        heard = self.comm.alltoall([(next_time, gives_up, messages) for messages in said])
+        until = -1.0 if any(from_rank[1] for from_rank in heard) else min(from_rank[0] for from_rank in heard) + STEP
+        return (until, *(from_rank[2] for from_rank in heard))
 
     def meet(self, wafer: Any) -> float:
         """As the wafer in Python does."""
-        next_time = min([self.soonest, *(one[0] for one in wafer.heap[:1])])
+        next_time = min([self.soonest, *(event[0] for event in wafer.heap[:1])])
         said, self.said, self.soonest = self.said, [[] for _ in self.said], NEVER
         until, *heard = self.exchange(next_time, 0, said)
-        for what in (one for part in heard for one in part):
-            if what[0] == "train":
-                wafer.arrives(*what[1:])
+        for message in (each for part in heard for each in part):
+            if message[0] == "train":
+                wafer.arrives(*message[1:])
             else:
-                wafer.hears(*what[1:])
+                wafer.hears(*message[1:])
         return float(until)
 
     def agree(self, holds: bool) -> bool:
@@ -82,7 +82,7 @@ class Block:
 
     def find_readers(self, wafer: Any) -> None:
         """Which ranks send to which cores, by the routers' entries."""
-        found: dict[tuple[int, int], set[int]] = {}
+        readers: dict[tuple[int, int], set[int]] = {}
         for (x, y, color), entry in wafer.routes.items():
             if (x, y) not in wafer.coded or RAMP not in entry.rx:
                 continue
@@ -91,18 +91,18 @@ class Block:
             except NoRoute:
                 continue  # said if it is used
             rank = self.owner(x, y)
-            for end, _, there in path.cores:
+            for end, _, end_color in path.cores:
                 if self.owner(end.x, end.y) != rank:
-                    found.setdefault((end.number, there), set()).add(rank)
-        self.readers = {key: sorted(found[key]) for key in sorted(found)}
+                    readers.setdefault((end.number, end_color), set()).add(rank)
+        self.readers = {key: sorted(readers[key]) for key in sorted(readers)}
 
 
 def shape(size: tuple[int, int], ranks: int) -> tuple[int, int]:
     """Blocks across and down, with the fewest links between them."""
     width, height = size
     ways = [(across, ranks // across) for across in range(1, ranks + 1) if ranks % across == 0]
-    return min(ways, key=lambda one: (max(0, one[0] - width) + max(0, one[1] - height),
-                                      (one[0] - 1) * height + (one[1] - 1) * width))  # fmt: skip
+    return min(ways, key=lambda way: (max(0, way[0] - width) + max(0, way[1] - height),
+                                      (way[0] - 1) * height + (way[1] - 1) * width))  # fmt: skip
 
 
 def turns(wafer: Any) -> bool:

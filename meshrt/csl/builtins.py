@@ -39,66 +39,66 @@ from meshrt.csl.values import Val
 
 def count(node: n.Builtin, scope: Scope, *allowed: int) -> None:
     if len(node.arguments) not in allowed:
-        asked = " or ".join(map(str, allowed))
-        raise scope.wrong(node.line, f"{node.name} takes {asked} arguments, here are {len(node.arguments)}")
+        counts = " or ".join(map(str, allowed))
+        raise scope.wrong(node.line, f"{node.name} takes {counts} arguments, here are {len(node.arguments)}")
 
 
 def _as(node: n.Builtin, scope: Scope) -> Val:
     count(node, scope, 2)
     kind = type_of_node(node.arguments[0], scope)
-    one = expression(node.arguments[1], scope)
-    if one.type == kind:
-        return one
-    if isinstance(one.type, Enum) or isinstance(kind, Enum) or is_word(one.type) or is_word(kind):
-        return _as_word(one, kind, scope, node.line)
-    if not (is_number(one.type) and is_number(kind)):
-        raise scope.wrong(node.line, f"@as of a {one.type} to {kind}")
-    if one.known:
+    operand = expression(node.arguments[1], scope)
+    if operand.type == kind:
+        return operand
+    if isinstance(operand.type, Enum) or isinstance(kind, Enum) or is_word(operand.type) or is_word(kind):
+        return _as_word(operand, kind, scope, node.line)
+    if not (is_number(operand.type) and is_number(kind)):
+        raise scope.wrong(node.line, f"@as of a {operand.type} to {kind}")
+    if operand.known:
         with np.errstate(all="ignore"):
             if kind in (INT, FLOAT):
-                return Val(kind, int(one.value) if kind is INT else float(one.value))
-            return Val(kind, convert(one.value, NUMBERS[kind.name]))
+                return Val(kind, int(operand.value) if kind is INT else float(operand.value))
+            return Val(kind, convert(operand.value, NUMBERS[kind.name]))
     scope.spend(COSTS.arithmetic)
     if is_float(kind):
-        return Val(kind, code=f"{kind}({one.code})")
-    return Val(kind, code=f"convert({one.code}, {kind})")
+        return Val(kind, code=f"{kind}({operand.code})")
+    return Val(kind, code=f"convert({operand.code}, {kind})")
 
 
-def _as_word(one: Val, kind: Any, scope: Scope, line: int) -> Val:
+def _as_word(operand: Val, kind: Any, scope: Scope, line: int) -> Val:
     if not nbytes(kind) and kind is not INT:
-        raise scope.wrong(line, f"@as of a {one.type} to {kind}")
-    if one.known:
-        value = int(one.value)
+        raise scope.wrong(line, f"@as of a {operand.type} to {kind}")
+    if operand.known:
+        value = int(operand.value)
         if kind == BOOL:
             return Val(kind, bool(value))
         return Val(kind, convert(value, NUMBERS[kind.name]) if is_number(kind) and kind is not INT else value)
     if kind == BOOL:
-        return Val(kind, code=f"({one.code} != 0)")
-    return Val(kind, code=f"convert(int({one.code}), {kind if is_number(kind) else 'u16'})")
+        return Val(kind, code=f"({operand.code} != 0)")
+    return Val(kind, code=f"convert(int({operand.code}), {kind if is_number(kind) else 'u16'})")
 
 
 def _bitcast(node: n.Builtin, scope: Scope) -> Val:
     count(node, scope, 2)
     kind = type_of_node(node.arguments[0], scope)
-    one = expression(node.arguments[1], scope)
-    if isinstance(one.type, Pointer) and isinstance(kind, Pointer):
-        return Val(kind, one.value, one.code)
-    if not nbytes(kind) or not nbytes(one.type) or nbytes(kind) != nbytes(one.type):
-        raise scope.wrong(node.line, f"@bitcast of {one.type} to {kind}: they differ in width")
-    if is_word(kind) or is_word(one.type):
-        return _as_word(one, kind, scope, node.line)
-    if one.known:
-        return Val(kind, bitcast(one.value, NUMBERS[kind.name]))
-    return Val(kind, code=f"bitcast({one.code}, {kind})")
+    operand = expression(node.arguments[1], scope)
+    if isinstance(operand.type, Pointer) and isinstance(kind, Pointer):
+        return Val(kind, operand.value, operand.code)
+    if not nbytes(kind) or not nbytes(operand.type) or nbytes(kind) != nbytes(operand.type):
+        raise scope.wrong(node.line, f"@bitcast of {operand.type} to {kind}: they differ in width")
+    if is_word(kind) or is_word(operand.type):
+        return _as_word(operand, kind, scope, node.line)
+    if operand.known:
+        return Val(kind, bitcast(operand.value, NUMBERS[kind.name]))
+    return Val(kind, code=f"bitcast({operand.code}, {kind})")
 
 
 def _ptrcast(node: n.Builtin, scope: Scope) -> Val:
     count(node, scope, 2)
     kind = type_of_node(node.arguments[0], scope)
-    one = expression(node.arguments[1], scope)
-    if not is_pointer(one.type) or not is_pointer(kind):
-        raise scope.wrong(node.line, f"@ptrcast of {one.type} to {kind}: both have to be pointers")
-    return Val(kind, one.value, one.code)
+    operand = expression(node.arguments[1], scope)
+    if not is_pointer(operand.type) or not is_pointer(kind):
+        raise scope.wrong(node.line, f"@ptrcast of {operand.type} to {kind}: both have to be pointers")
+    return Val(kind, operand.value, operand.code)
 
 
 def _zeros(node: n.Builtin, scope: Scope) -> Val:
@@ -112,21 +112,21 @@ def _zeros(node: n.Builtin, scope: Scope) -> Val:
 def _constants(node: n.Builtin, scope: Scope) -> Val:
     count(node, scope, 2)
     kind = type_of_node(node.arguments[0], scope)
-    one = coerce(known(node.arguments[1], scope, "the constant"), kind.element, scope, node.line)
-    return Val(kind, np.full(kind.sizes, one.value, dtype(kind.element)))
+    constant = coerce(known(node.arguments[1], scope, "the constant"), kind.element, scope, node.line)
+    return Val(kind, np.full(kind.sizes, constant.value, dtype(kind.element)))
 
 
 def _identity(of: str, limit: int) -> Any:
     def get(node: n.Builtin, scope: Scope) -> Val:
         count(node, scope, 1)
-        one = expression(node.arguments[0], scope)
-        if not one.known:
-            return Val(TYPES[of], code=f"int({one.code})")
-        if not (is_int(one.type) or is_word(one.type)):
-            raise scope.wrong(node.line, f"{node.name} of a {one.type}")
-        if not 0 <= int(one.value) < limit:
-            raise scope.wrong(node.line, f"{node.name}({int(one.value)}): there are 0 to {limit - 1}")
-        return Val(TYPES[of], int(one.value))
+        number = expression(node.arguments[0], scope)
+        if not number.known:
+            return Val(TYPES[of], code=f"int({number.code})")
+        if not (is_int(number.type) or is_word(number.type)):
+            raise scope.wrong(node.line, f"{node.name} of a {number.type}")
+        if not 0 <= int(number.value) < limit:
+            raise scope.wrong(node.line, f"{node.name}({int(number.value)}): there are 0 to {limit - 1}")
+        return Val(TYPES[of], int(number.value))
 
     return get
 
@@ -134,7 +134,7 @@ def _identity(of: str, limit: int) -> Any:
 def _range(node: n.Builtin, scope: Scope) -> Val:
     count(node, scope, 2, 4)
     kind = type_of_node(node.arguments[0], scope)
-    bounds = [coerce(expression(one, scope), kind, scope, node.line) for one in node.arguments[1:]]
+    bounds = [coerce(expression(argument, scope), kind, scope, node.line) for argument in node.arguments[1:]]
     zero, one = Val(kind, NUMBERS[kind.name](0)), Val(kind, NUMBERS[kind.name](1))
     return Val(TYPES["range"], (kind, zero, bounds[0], one) if len(bounds) == 1 else (kind, *bounds))
 
@@ -146,10 +146,10 @@ def _is_arch(node: n.Builtin, scope: Scope) -> Val:
 
 def _concat_structs(node: n.Builtin, scope: Scope) -> Val:
     count(node, scope, 2)
-    a, b = (known(one, scope, "a struct") for one in node.arguments)
-    for one in (a, b):
-        if one.type is not STRUCT:
-            raise scope.wrong(node.line, f"@concat_structs of a {one.type}")
+    a, b = (known(argument, scope, "a struct") for argument in node.arguments)
+    for struct in (a, b):
+        if struct.type is not STRUCT:
+            raise scope.wrong(node.line, f"@concat_structs of a {struct.type}")
     twice = [name for name in a.value if name in b.value]
     if twice:
         raise scope.wrong(node.line, f"both structs have a field {twice[0]!r}")
@@ -160,22 +160,22 @@ def _import(node: n.Builtin, scope: Scope) -> Val:
     count(node, scope, 1, 2)
     path = known(node.arguments[0], scope, "a module's name").value
     given = known(node.arguments[1], scope, "a module's parameters").value if len(node.arguments) > 1 else {}
-    found: Val = scope.module.program.open(path, given, scope, node.line)
-    return found
+    module: Val = scope.module.program.open(path, given, scope, node.line)
+    return module
 
 
 def _assert(node: n.Builtin, scope: Scope) -> Val:
     count(node, scope, 1, 2)
-    one = expression(node.arguments[0], scope)
-    if one.type != BOOL:
-        raise scope.wrong(node.line, f"{node.name} of a {one.type}, which is no bool")
-    if one.known and (one.value or scope.writer is None or node.name == "@comptime_assert"):
-        if not one.value:
+    condition = expression(node.arguments[0], scope)
+    if condition.type != BOOL:
+        raise scope.wrong(node.line, f"{node.name} of a {condition.type}, which is no bool")
+    if condition.known and (condition.value or scope.writer is None or node.name == "@comptime_assert"):
+        if not condition.value:
             text = known(node.arguments[1], scope, "a message").value if len(node.arguments) > 1 else "it does not hold"
             raise scope.wrong(node.line, f"{node.name}: {text}")
         return Val(VOID)
     scope.image.space["held"] = held
-    return Val(VOID, code=f"held(c, {code(one, scope)})")
+    return Val(VOID, code=f"held(c, {code(condition, scope)})")
 
 
 def _type_of(node: n.Builtin, scope: Scope) -> Val:
@@ -185,7 +185,7 @@ def _type_of(node: n.Builtin, scope: Scope) -> Val:
 
 def _is_same_type(node: n.Builtin, scope: Scope) -> Val:
     count(node, scope, 2)
-    a, b = (type_of_node(one, scope) for one in node.arguments)
+    a, b = (type_of_node(argument, scope) for argument in node.arguments)
     return Val(BOOL, a == b)
 
 
@@ -198,15 +198,15 @@ def _has_field(node: n.Builtin, scope: Scope) -> Val:
 def _field(node: n.Builtin, scope: Scope) -> Val:
     count(node, scope, 2)
     name = known(node.arguments[1], scope, "a field's name").value
-    found: Val = expression(n.Field(node.line, node.arguments[0], name), scope)
-    return found
+    value: Val = expression(n.Field(node.line, node.arguments[0], name), scope)
+    return value
 
 
 def _get_int(node: n.Builtin, scope: Scope) -> Val:
     """The number of a colour, queue or task."""
     count(node, scope, 1)
-    one = expression(node.arguments[0], scope)
-    return Val(TYPES["u16"], np.uint16(one.value)) if one.known else Val(TYPES["u16"], code=f"u16({code(one, scope)})")
+    value, kind = expression(node.arguments[0], scope), TYPES["u16"]
+    return Val(kind, np.uint16(value.value)) if value.known else Val(kind, code=f"u16({code(value, scope)})")
 
 
 BUILTINS: dict[str, Any] = {

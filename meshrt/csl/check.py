@@ -32,14 +32,14 @@ def programs(root: Path) -> list[tuple[Path, str]]:
     """Folders with a script that builds and runs a program. CslError."""
     if not root.is_dir():
         raise CslError(f"{root} is no folder")
-    found = []
+    folders = []
     for folder in sorted({path.parent for path in root.rglob("*.sh")}):
         script = next((name for name in SCRIPTS if (folder / name).is_file()), None)
         if script is not None and any(folder.rglob("*.csl")):
-            found.append((folder, script))
-    if not found:
+            folders.append((folder, script))
+    if not folders:
         raise CslError(f"{root} has no program: a folder with .csl files and one of {', '.join(SCRIPTS)}")
-    return found
+    return folders
 
 
 def check(root: Path, folder: Path, script: str, arguments: tuple[str, ...], timeout: float) -> Checked:
@@ -65,8 +65,8 @@ def check(root: Path, folder: Path, script: str, arguments: tuple[str, ...], tim
         except subprocess.TimeoutExpired:
             return Checked(name, "yes", "yes" if built.exists() else "-", "no", "-", f"not done in {timeout:g} s")
         lines = [line for line in (ran.stderr.strip() or ran.stdout.strip()).splitlines() if line.strip()]
-        told = next((line for line in lines if line.startswith("error:")), lines[-1] if lines else "")
-        why = "" if ran.returncode == 0 else told.replace(f"{copy}/", "")
+        message = next((line for line in lines if line.startswith("error:")), lines[-1] if lines else "")
+        why = "" if ran.returncode == 0 else message.replace(f"{copy}/", "")
         builds = "yes" if built.exists() else "no"
         if ran.returncode:
             return Checked(name, "yes", builds, "no", "-", why)

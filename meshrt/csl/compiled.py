@@ -71,21 +71,21 @@ class Machine:
         """[core, colour, rank] of rooms elsewhere that cores here send to; the number here of every core, or -1;
         [core, colour, ranks, where they begin] of rooms here that others read; [rank, the room's number there].
         """
-        here = np.full(len(wafer.coded), -1, np.int64)
+        number_here = np.full(len(wafer.coded), -1, np.int64)
         for at, core in enumerate(self.cores):
-            here[core.number] = at
+            number_here[core.number] = at
         rooms: list[list[int]] = []
         readers: list[list[int]] = []
         numbers = [0] * self.ranks
         for (core, color), ranks in ({} if self.block is None else self.block.readers).items():
-            if here[core] >= 0:
-                rooms.append([int(here[core]), color, len(ranks), len(readers)])
+            if number_here[core] >= 0:
+                rooms.append([int(number_here[core]), color, len(ranks), len(readers)])
                 readers += [[rank, numbers[rank]] for rank in ranks]
             for rank in ranks:
                 numbers[rank] += 1
         far = [[core, color, rank] for (core, color), rank in self.far]
         return [
-            np.array(rows, np.int64).reshape(-1, columns) if columns else here
+            np.array(rows, np.int64).reshape(-1, columns) if columns else number_here
             for rows, columns in ((far, 3), (None, 0), (rooms, 4), (readers, 2))
         ]
 
@@ -94,14 +94,14 @@ class Machine:
         for number in image.tasks:
             _, python, dtypes = wafer.task(image, number)
             tasks[number] = self.lowered.function(image, python.__name__)
-            for at, one in enumerate(dtypes[:3]):
-                kinds[number][at] = KIND_OF[one.type]
+            for at, dtype in enumerate(dtypes[:3]):
+                kinds[number][at] = KIND_OF[dtype.type]
         for number, kind in image.kinds.items():
             if kind == "data":
                 data[number if image.arch == "wse2" else image.inputs.get(number, number)] = number
         for kind, index in image.dsrs:
             self.lowered.register(Dsr(kind, index))
-        return [*tasks, LANES, image.arch in RULED, *data, *(one for row in kinds for one in row)]
+        return [*tasks, LANES, image.arch in RULED, *data, *(kind for row in kinds for kind in row)]
 
     def _paths(self, wafer: Any) -> tuple[Any, Any]:
         """[core, colour, routers, hops, ends, where these begin] of what a core may send on; the ends."""
@@ -118,23 +118,24 @@ class Machine:
                 continue  # Python says so, if it is used
             if path.held is None:
                 paths.append([self.number[id(core)], color, len(path.routers), path.hops, len(path.cores), len(ends)])
-                for end, hops, there in path.cores:
-                    ends += [self.number.get(id(end), -1), hops, there, int(wafer.routes[end.x, end.y, there].exact),
-                             far.get((end.number, there), 0)]  # fmt: skip
+                for end, hops, end_color in path.cores:
+                    exact = wafer.routes[end.x, end.y, end_color].exact
+                    ends += [self.number.get(id(end), -1), hops, end_color, int(exact),
+                             far.get((end.number, end_color), 0)]  # fmt: skip
         return np.array(paths, np.int64).reshape(-1, 6), np.array([*ends, 0], np.int64)
 
     def row(self, value: Any, image: Any) -> Any:
         """A value as the machine has it; as nothing what it does not know."""
         key = (id(image), id(value))
-        found = self.rows.get(key)
-        if found is None:
+        entry = self.rows.get(key)
+        if entry is None:
             try:
                 row = self.lowered.row(value, image)
             except Missing:
                 row = np.zeros(VALUE, np.int64)
                 row[0] = KIND["nothing"]
-            found = self.rows[key] = (row, value)
-        return found[0]
+            entry = self.rows[key] = (row, value)
+        return entry[0]
 
     def settle(self, wafer: Any) -> bool:
         """Go on until nothing happens any more; False, and nothing has happened, where Python has to do it."""

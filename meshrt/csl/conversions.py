@@ -32,46 +32,46 @@ from meshrt.csl.types import (
 from meshrt.csl.values import FunctionRef, Val
 
 
-def code(one: Val, scope: Scope) -> str:
+def code(value: Val, scope: Scope) -> str:
     """The Python of a value."""
-    if one.code is not None:
-        return one.code
-    if one.type is BOOL or one.type is VOID:
-        return repr(None if one.type is VOID else bool(one.value))
-    if is_word(one.type):
-        return repr(int(one.value))
-    if isinstance(one.value, FunctionRef):
-        return f"FunctionOf(c, {scope.image.constant(one.value)})"
-    return str(scope.image.constant(one.value))
+    if value.code is not None:
+        return value.code
+    if value.type is BOOL or value.type is VOID:
+        return repr(None if value.type is VOID else bool(value.value))
+    if is_word(value.type):
+        return repr(int(value.value))
+    if isinstance(value.value, FunctionRef):
+        return f"FunctionOf(c, {scope.image.constant(value.value)})"
+    return str(scope.image.constant(value.value))
 
 
-def coerce(one: Val, kind: Any, scope: Scope, line: int) -> Val:
+def coerce(value: Val, kind: Any, scope: Scope, line: int) -> Val:
     """A value as a type that holds all that it may be. CslError."""
-    if one.type == kind or kind is TYPES["anytype"]:
-        return one
-    if one.known and is_number(kind) and is_number(one.type) and not (is_float(one.type) and is_int(kind)):
-        return Val(kind, typed(one.value, kind, scope.at(line)))
-    if one.type is INT and isinstance(kind, Simple) and is_word(kind) and kind is not BOOL:
-        return Val(kind, int(one.value))
-    if isinstance(kind, Enum) and one.type is TYPES["member"]:
-        return enum_member(kind, one.value, scope, line)
-    if is_number(one.type) and is_number(kind) and fits(one.type, kind):
-        return Val(kind, code=f"convert({one.code}, {kind.name})")
-    if is_pointer(one.type) and is_pointer(kind) and fits(one.type, kind):
-        return Val(kind, one.value, one.code)
-    if isinstance(kind, Callable) and (isinstance(one.type, Callable) or one.type is NATIVE):
-        return Val(one.type, one.value, one.code)
-    if one.type in (INT, FLOAT) and not one.known and is_number(kind) and (one.type is INT or is_float(kind)):
-        return Val(kind, code=f"{kind}({one.code})")
-    if kind is STRUCT and isinstance(one.value, dict):
-        return one
-    if is_dsd(kind) and is_dsd(one.type):
-        return one
-    if isinstance(kind, Array) and isinstance(one.type, Array) and kind.sizes == one.type.sizes and one.known:
-        if is_number(kind.element) and is_number(one.type.element):
-            return Val(kind, np.asarray(one.value).astype(dtype(kind.element)))
-        return Val(kind, one.value)
-    raise scope.wrong(line, f"{one.type} where {kind} is asked for: @as or @bitcast say what is meant")
+    if value.type == kind or kind is TYPES["anytype"]:
+        return value
+    if value.known and is_number(kind) and is_number(value.type) and not (is_float(value.type) and is_int(kind)):
+        return Val(kind, typed(value.value, kind, scope.at(line)))
+    if value.type is INT and isinstance(kind, Simple) and is_word(kind) and kind is not BOOL:
+        return Val(kind, int(value.value))
+    if isinstance(kind, Enum) and value.type is TYPES["member"]:
+        return enum_member(kind, value.value, scope, line)
+    if is_number(value.type) and is_number(kind) and fits(value.type, kind):
+        return Val(kind, code=f"convert({value.code}, {kind.name})")
+    if is_pointer(value.type) and is_pointer(kind) and fits(value.type, kind):
+        return Val(kind, value.value, value.code)
+    if isinstance(kind, Callable) and (isinstance(value.type, Callable) or value.type is NATIVE):
+        return Val(value.type, value.value, value.code)
+    if value.type in (INT, FLOAT) and not value.known and is_number(kind) and (value.type is INT or is_float(kind)):
+        return Val(kind, code=f"{kind}({value.code})")
+    if kind is STRUCT and isinstance(value.value, dict):
+        return value
+    if is_dsd(kind) and is_dsd(value.type):
+        return value
+    if isinstance(kind, Array) and isinstance(value.type, Array) and kind.sizes == value.type.sizes and value.known:
+        if is_number(kind.element) and is_number(value.type.element):
+            return Val(kind, np.asarray(value.value).astype(dtype(kind.element)))
+        return Val(kind, value.value)
+    raise scope.wrong(line, f"{value.type} where {kind} is asked for: @as or @bitcast say what is meant")
 
 
 def enum_member(kind: Enum, name: str, scope: Scope, line: int) -> Val:

@@ -29,14 +29,14 @@ class Core:
         self.memory = memory
         self.nbytes = image.limit
         self.views: dict[Any, Any] = {}  # by NumPy's type and its names
-        for one in SIMPLE:
-            view = memory.view(one)
-            for name in (one, view.dtype.type, view.dtype.name):
+        for kind in SIMPLE:
+            view = memory.view(kind)
+            for name in (kind, view.dtype.type, view.dtype.name):
                 self.views[name] = view
             setattr(self, f"m_{view.dtype.name}", view)
         self.o = list(image.objects)
         self.dsrs = dict(image.dsrs)
-        self.fifos = [Fifo(one.capacity, one.nbytes, one.activate_push, one.activate_pop) for one in image.fifos]
+        self.fifos = [Fifo(fifo.capacity, fifo.nbytes, fifo.activate_push, fifo.activate_pop) for fifo in image.fifos]
         self.t = 0.0
         self.chain = NO_CHAIN  # what `t` comes from
         self.waited = 0.0  # cycles of `t` in which it had nothing to do
@@ -88,25 +88,27 @@ class Core:
 
     def reads(self, pending: Pending, color: int, control: bool = False) -> bool:
         return any(
-            isinstance(one, Fab) and self.input_color(one) == color and (not control or one.on_control is not None)
-            for one in pending.sources
+            isinstance(source, Fab)
+            and self.input_color(source) == color
+            and (not control or source.on_control is not None)
+            for source in pending.sources
         )
 
     def run(self, time: float, _: Any) -> None:
         self.scheduled = False
         if self.running is not None:
             return
-        found = candidates(self)
+        runnable = candidates(self)
         now = max(time, self.t)
-        due = [one for one in found if one[0] <= now]
+        due = [task for task in runnable if task[0] <= now]
         if not due:
             if self.open and self.commands:
                 self.next_command(time)
-            elif found:
+            elif runnable:
                 self.scheduled = True
-                self.wafer.at(min(found)[0], self.run, None)
+                self.wafer.at(min(runnable)[0], self.run, None)
             return
-        _, number, color = due[0] if len(due) == 1 else self.wafer.pick(sorted(due, key=lambda one: one[:2]))
+        _, number, color = due[0] if len(due) == 1 else self.wafer.pick(sorted(due, key=lambda task: task[:2]))
         cause, chain = self.causes.pop(number, (0.0, NO_CHAIN))
         before = self.t
         self.waited += now - before
@@ -117,9 +119,9 @@ class Core:
         if color is None:
             del self.ready[number]
         else:
-            raw, there, _, begins, _ = self.take(color, 1)
-            if there > cause:
-                cause, chain = there, begins
+            raw, arrival, _, begins, _ = self.take(color, 1)
+            if arrival > cause:
+                cause, chain = arrival, begins
             self.note(color)
             arguments = given(raw, dtypes)
         if cause > before:
@@ -172,28 +174,28 @@ class Core:
 
     def meet_control(self, pending: Pending) -> None:
         """A control wavelet ends an operation that says so."""
-        for one in pending.sources:
-            if isinstance(one, Fab) and one.on_control is not None:
-                trains = self.arrived.get(self.input_color(one))
+        for source in pending.sources:
+            if isinstance(source, Fab) and source.on_control is not None:
+                trains = self.arrived.get(self.input_color(source))
                 if trains and trains[0].control:
-                    number = one.on_control[1]
-                    _, _, final, _, ends = self.take(self.input_color(one), 1)
+                    number = source.on_control[1]
+                    _, _, final, _, ends = self.take(self.input_color(source), 1)
                     if final > pending.time:
                         pending.time, pending.chain = final, ends
                     if number is not None:
                         self.wafer.at(pending.time, self.effect, (number, None, pending.chain))
                     self.finish(pending)
-                    self.note(self.input_color(one))
+                    self.note(self.input_color(source))
 
     def poll(self, time: float, _: Any) -> None:
         """Something has come or room was made: go on with what waits."""
         moved = True
         while moved:
             moved = False
-            for one in list(self.pending):
-                before = one.done
-                self.advance(one)
-                moved = moved or one.done != before
+            for pending in list(self.pending):
+                before = pending.done
+                self.advance(pending)
+                moved = moved or pending.done != before
         self.wake(time)
 
     def finish(self, pending: Pending) -> None:
@@ -247,7 +249,7 @@ class Core:
 
     def note(self, color: int) -> None:
         """Write down what room there is now; who waits for more goes on when that is known there."""
-        reads = sum(one.total - one.done for one in self.pending if self.reads(one, color))
+        reads = sum(pending.total - pending.done for pending in self.pending if self.reads(pending, color))
         free = reads - waiting(self.arrived.get(color, ()))
         room, now = self.wafer.room_at(self, color), self.wafer.now
         if free != room.free[-1][1]:
@@ -270,8 +272,8 @@ class Core:
     def deliver(self, color: int, train: Train, by: Core | None = None) -> None:
         self.wafer.at(train.head, self.come, (color, train), by)
 
-    def come(self, time: float, what: tuple[int, Train]) -> None:
-        color, train = what
+    def come(self, time: float, arrival: tuple[int, Train]) -> None:
+        color, train = arrival
         insert(self.arrived.setdefault(color, deque()), train)
         self.note(color)
         self.poll(time, None)

@@ -79,14 +79,14 @@ def compile_(argv: list[str]) -> int:
 
 def parse_parameters(text: str) -> dict[str, int]:
     """'M:4,N:6'. CslError."""
-    found = {}
+    parameters = {}
     for part in filter(None, text.split(",")):
         name, _, value = part.partition(":")
         try:
-            found[name.strip()] = int(value, 0)
+            parameters[name.strip()] = int(value, 0)
         except ValueError:
             raise CslError(f"--params {part}: NAME:NUMBER is asked for") from None
-    return found
+    return parameters
 
 
 if __name__ == "__main__":

@@ -17,24 +17,24 @@ from meshrt.csl.values import Memory, Val
 from meshrt.csl.vectors import Dsr, Fab, Mem, increment, set_base, set_length, set_stride
 
 
-def number(one: Val) -> str:
+def number(value: Val) -> str:
     """The Python of a whole number."""
-    return str(int(one.value)) if one.known else f"int({one.code})"
+    return str(int(value.value)) if value.known else f"int({value.code})"
 
 
 def _made(kind: Any, make: Any, name: str, parts: dict[str, Any], scope: Scope) -> Val:
     """A descriptor of parts that are known, or the Python that makes it. A part: a Val, a tuple of them, or plain."""
-    flat = [one for part in parts.values() for one in (part if isinstance(part, tuple) else (part,))]
-    if all(one.known for one in flat if isinstance(one, Val)):
+    flat = [value for part in parts.values() for value in (part if isinstance(part, tuple) else (part,))]
+    if all(value.known for value in flat if isinstance(value, Val)):
         plain = {
-            key: tuple(int(one.value) for one in part) if isinstance(part, tuple)
+            key: tuple(int(value.value) for value in part) if isinstance(part, tuple)
             else int(part.value) if isinstance(part, Val) else part
             for key, part in parts.items()
         }  # fmt: skip
         return Val(kind, make(**plain))
     scope.spend(2 * COSTS.arithmetic)
     text = ", ".join(
-        f"{key}=({''.join(number(one) + ', ' for one in part)})" if isinstance(part, tuple)
+        f"{key}=({''.join(number(value) + ', ' for value in part)})" if isinstance(part, tuple)
         else f"{key}={number(part)}" if isinstance(part, Val) else f"{key}={part!r}"
         for key, part in parts.items()
     )  # fmt: skip
@@ -101,13 +101,13 @@ def _steps(fields: dict[str, Val], scope: Scope, line: int) -> tuple[tuple[Val, 
         raise scope.wrong(line, f".extent has {len(extents)} axes and .stride {len(strides)}")
     if len(extents) == 1:
         return extents, strides
-    if not all(one.known for one in (*extents, *strides)):
+    if not all(value.known for value in (*extents, *strides)):
         raise scope.wrong(line, ".extent and .stride of several axes have to be known before the run")
     plain: list[int] = []
-    for one in strides:
+    for stride in strides:
         back = sum(step * (int(axis.value) - 1) for step, axis in zip(plain, extents, strict=False))
-        plain.append(int(one.value) + back)
-    return extents[::-1], tuple(Val(TYPES["comptime_int"], one) for one in reversed(plain))
+        plain.append(int(stride.value) + back)
+    return extents[::-1], tuple(Val(TYPES["comptime_int"], step) for step in reversed(plain))
 
 
 def only(fields: dict[str, Val], names: set[str], scope: Scope, line: int) -> None:
@@ -148,17 +148,17 @@ def _fabric(kind: Any, fields: dict[str, Val], scope: Scope, line: int) -> Val:
     return _made(kind, Fab, "Fab", parts, scope)
 
 
-def _on_control(one: Val, scope: Scope, line: int) -> Any:
+def _on_control(struct: Val, scope: Scope, line: int) -> Any:
     for name in ("terminate", "transition", "wait"):
-        if name in one.value:
-            value = one.value[name]
+        if name in struct.value:
+            value = struct.value[name]
             return (name, None if value.value is True else int(task_number(value, scope, line).value))
     raise scope.wrong(line, ".on_control says none of terminate, transition, wait")
 
 
 def _tensor(node: n.Access, scope: Scope) -> Any:
     """Base address, extents and strides of |i|{n} -> A[f(i)], f affine."""
-    extents = [expression(one, scope) for one in node.extents]
+    extents = [expression(extent, scope) for extent in node.extents]
     element = node.element
     if not isinstance(element, n.Index):
         raise scope.wrong(node.line, "tensor_access leads to an element of an array")
@@ -201,20 +201,25 @@ def _tensor(node: n.Access, scope: Scope) -> Any:
     integer = TYPES["comptime_int"]
 
     def total(parts: list[tuple[Any, int]], first: Val | None, scale: int) -> Val:
-        if all(one.known for one, _ in parts) and (first is None or first.known):
-            value = sum(int(one.value) * stride * scale for one, stride in parts)
+        if all(index.known for index, _ in parts) and (first is None or first.known):
+            value = sum(int(index.value) * stride * scale for index, stride in parts)
             return Val(integer, value + (0 if first is None else int(first.value)))
-        text = " + ".join(f"{number(one)} * {stride * scale}" for one, stride in parts)
+        text = " + ".join(f"{number(index)} * {stride * scale}" for index, stride in parts)
         return Val(integer, code=text if first is None else f"{number(first)} + {text}")
 
     strides = []
     for axis_steps in steps:
-        if all(one.known and zero.known for one, zero, _ in axis_steps):
+        if all(at_one.known and at_zero.known for at_one, at_zero, _ in axis_steps):
             strides.append(
-                Val(integer, sum((int(one.value) - int(zero.value)) * stride for one, zero, stride in axis_steps))
+                Val(
+                    integer,
+                    sum((int(at_one.value) - int(at_zero.value)) * stride for at_one, at_zero, stride in axis_steps),
+                )
             )
         else:
-            text = " + ".join(f"({number(one)} - {number(zero)}) * {stride}" for one, zero, stride in axis_steps)
+            text = " + ".join(
+                f"({number(at_one)} - {number(at_zero)}) * {stride}" for at_one, at_zero, stride in axis_steps
+            )
             strides.append(Val(integer, code=text))
     return total(begin, base, size), tuple(extents), tuple(strides), kind.element
 
@@ -233,7 +238,7 @@ def _changed(change: Any, name: str, nargs: int) -> Any:
         if dsd.known and by.known:
             return Val(dsd.type, change(dsd.value, by.value, *extra))
         scope.spend(COSTS.arithmetic)
-        text = "".join(f", {one}" for one in extra)
+        text = "".join(f", {argument}" for argument in extra)
         return Val(dsd.type, code=f"{name}({code(dsd, scope)}, {code(by, scope)}{text})")
 
     return builtin

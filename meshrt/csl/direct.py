@@ -49,7 +49,7 @@ def _launched(
     for launch in launches:
         name, _, given = launch.partition(":")
         try:
-            arguments = tuple(float(one) if "." in one else int(one, 0) for one in filter(None, given.split(",")))
+            arguments = tuple(float(text) if "." in text else int(text, 0) for text in filter(None, given.split(",")))
         except ValueError:
             raise CslError(f"--launch {launch}: NAME or NAME:NUMBER,NUMBER is asked for") from None
         wafer.launch(name, arguments)
@@ -60,16 +60,16 @@ def _launched(
 
 def look(wafer: Wafer, name: str) -> dict[str, list[Any]]:
     """What cores export by a name: a pointer's whole variable, or a variable."""
-    found: dict[str, list[Any]] = {}
+    values: dict[str, list[Any]] = {}
     for (x, y), core in wafer.cores.items():
-        one = variable(core, name)
-        if one is not None:
-            at, nbytes, kind = one
-            found[f"{x},{y}"] = core.memory[at : at + nbytes].view(dtype(kind)).tolist()
-    parts = [found] if wafer.block is None else wafer.block.comm.allgather(found)
+        symbol = variable(core, name)
+        if symbol is not None:
+            at, nbytes, kind = symbol
+            values[f"{x},{y}"] = core.memory[at : at + nbytes].view(dtype(kind)).tolist()
+    parts = [values] if wafer.block is None else wafer.block.comm.allgather(values)
     shown = {at: part[at] for part in parts for at in part}
     if not shown:
         exports = [pair for image in wafer.program.tiles.values() for pair in image.exports.items()]
-        names = sorted({key for key, one in exports if not isinstance(one.value, FunctionRef)})
+        names = sorted({key for key, value in exports if not isinstance(value.value, FunctionRef)})
         raise CslError(f"--show {name}: no tile exports such a variable, there are {', '.join(names) or 'none'}")
     return {f"{x},{y}": shown[f"{x},{y}"] for x, y in wafer.coded if f"{x},{y}" in shown}

@@ -7,7 +7,7 @@ from meshrt.errors import LimitError, RouteError, StallError, UsageError, neares
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLocation:
     """Where something stands in the source."""
 
     file: str
@@ -37,11 +37,11 @@ class Deadlock(StallError):
     """Nothing can go on, and the host still waits."""
 
 
-def wrong(at: Place, message: str) -> CslError:
+def wrong(at: SourceLocation, message: str) -> CslError:
     return CslError(f"{at}: {message}")
 
 
-def unknown(at: Place, kind: str, name: str, names: Iterable[str]) -> CslError:
+def unknown(at: SourceLocation, kind: str, name: str, names: Iterable[str]) -> CslError:
     return CslError(
         f"{at}: no {kind} {name!r}: {nearest(name, names, 'it is not in the part of CSL that is here (docs/csl.md)')}"
     )

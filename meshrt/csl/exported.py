@@ -10,17 +10,17 @@ from meshrt.csl.values import FunctionRef, Memory
 
 def variable(core: Any, name: str) -> tuple[int, int, Any] | None:
     """Address, bytes and type of an element: of a pointer, of the whole variable that it points to. None: no such."""
-    one = core.image.exports.get(name)
-    if one is None or isinstance(one.value, FunctionRef):
+    value = core.image.exports.get(name)
+    if value is None or isinstance(value.value, FunctionRef):
         return None
-    if isinstance(one.type, Pointer):
-        at = int(core.m_uint16[int(one.spot.address) // 2]) if isinstance(one.spot, Memory) else int(one.value)
-        kind = one.type.to.element if isinstance(one.type.to, Array) else one.type.to
+    if isinstance(value.type, Pointer):
+        at = int(core.m_uint16[int(value.spot.address) // 2]) if isinstance(value.spot, Memory) else int(value.value)
+        kind = value.type.to.element if isinstance(value.type.to, Array) else value.type.to
     else:
-        at, kind = int(one.spot.address), one.type.element if isinstance(one.type, Array) else one.type
-    return at, next((size for address, size, _ in core.image.places if address == at), 0), kind
+        at, kind = int(value.spot.address), value.type.element if isinstance(value.type, Array) else value.type
+    return at, next((size for address, size, _ in core.image.symbols if address == at), 0), kind
 
 
 def variables(core: Any) -> dict[str, tuple[int, int, Any]]:
-    found = {name: variable(core, name) for name in core.image.exports}
-    return {name: one for name, one in found.items() if one is not None}
+    symbols = {name: variable(core, name) for name in core.image.exports}
+    return {name: symbol for name, symbol in symbols.items() if symbol is not None}

@@ -19,31 +19,31 @@ from meshrt.csl.values import Val
 
 def expression(node: n.Node, scope: Scope) -> Val:
     """What a node comes to. CslError."""
-    found: Val = HANDLERS[type(node)](node, scope)
-    return found
+    value: Val = HANDLERS[type(node)](node, scope)
+    return value
 
 
-def known(node: n.Node, scope: Scope, what: str) -> Val:
+def known(node: n.Node, scope: Scope, role: str) -> Val:
     """The value of what has to be known before the run. CslError."""
-    found = expression(node, scope if scope.writer is None else scope.known())
-    if not found.known:
-        raise scope.wrong(node.line, f"{what} has to be known before the run")
-    return found
+    value = expression(node, scope if scope.writer is None else scope.known())
+    if not value.known:
+        raise scope.wrong(node.line, f"{role} has to be known before the run")
+    return value
 
 
 def type_of_node(node: n.Node, scope: Scope) -> Any:
     """The type that a node names. CslError."""
-    found = known(node, scope, "a type")
-    if found.type is not TYPE:
-        raise scope.wrong(node.line, f"a type is missing: this is a {found.type}")
-    return found.value
+    value = known(node, scope, "a type")
+    if value.type is not TYPE:
+        raise scope.wrong(node.line, f"a type is missing: this is a {value.type}")
+    return value.value
 
 
 def truth(node: n.Node, scope: Scope) -> Val:
-    found = expression(node, scope)
-    if found.type != BOOL:
-        raise scope.wrong(node.line, f"a bool is missing: this is a {found.type}")
-    return found
+    condition = expression(node, scope)
+    if condition.type != BOOL:
+        raise scope.wrong(node.line, f"a bool is missing: this is a {condition.type}")
+    return condition
 
 
 # Names and where they lie
@@ -56,7 +56,7 @@ def place(node: n.Node, scope: Scope) -> Val:
     if isinstance(node, n.Index):
         array = place(node.array, scope)
         array = load(array, scope) if isinstance(array.type, Pointer) else array
-        return element(array, [expression(one, scope) for one in node.indices], scope, node.line)
+        return element(array, [expression(index, scope) for index in node.indices], scope, node.line)
     if isinstance(node, n.Deref):
         return pointed(expression(node.pointer, scope), scope, node.line)
     if isinstance(node, n.Field):
@@ -119,7 +119,7 @@ def _switch(node: n.Switch, scope: Scope) -> Val:
     if not value.known:
         raise scope.wrong(node.line, "switch as a value has to be known before the run")
     for labels, then in node.cases:
-        if not labels or any(binary("==", value, expression(one, scope), scope, node.line).value for one in labels):
+        if not labels or any(binary("==", value, expression(label, scope), scope, node.line).value for label in labels):
             return expression(then, scope)
     raise scope.wrong(node.line, "no case of this switch fits")
 
@@ -128,26 +128,26 @@ def _switch(node: n.Switch, scope: Scope) -> Val:
 
 
 def _struct(node: n.Struct, scope: Scope) -> Val:
-    return Val(STRUCT, {name: expression(one, scope) for name, one in node.fields})
+    return Val(STRUCT, {name: expression(field, scope) for name, field in node.fields})
 
 
 def _items(node: n.Items, scope: Scope) -> Val:
     kind = type_of_node(node.type, scope)
     if kind.count != len(node.items):
         raise scope.wrong(node.line, f"{len(node.items)} values for {kind}")
-    found = [coerce(expression(one, scope), kind.element, scope, one.line) for one in node.items]
-    if not all(one.known for one in found):
-        return Val(kind, code="[" + ", ".join(code(one, scope) for one in found) + "]")
+    values = [coerce(expression(item, scope), kind.element, scope, item.line) for item in node.items]
+    if not all(value.known for value in values):
+        return Val(kind, code="[" + ", ".join(code(value, scope) for value in values) + "]")
     if nbytes(kind.element):
-        return Val(kind, np.array([one.value for one in found], dtype(kind.element)).reshape(kind.sizes))
-    array = np.empty(len(found), object)
-    for at, one in enumerate(found):
-        array[at] = one.value
+        return Val(kind, np.array([value.value for value in values], dtype(kind.element)).reshape(kind.sizes))
+    array = np.empty(len(values), object)
+    for at, value in enumerate(values):
+        array[at] = value.value
     return Val(kind, array.reshape(kind.sizes))
 
 
 def _array_type(node: n.ArrayType, scope: Scope) -> Val:
-    sizes = tuple(int(known(one, scope, "an array's size").value) for one in node.sizes)
+    sizes = tuple(int(known(size, scope, "an array's size").value) for size in node.sizes)
     if min(sizes) < 0:
         raise scope.wrong(node.line, f"an array of {min(sizes)}")
     return Val(TYPE, Array(sizes, type_of_node(node.element, scope)))
@@ -158,7 +158,7 @@ def _pointer_type(node: n.PointerType, scope: Scope) -> Val:
 
 
 def _function_type(node: n.FunctionType, scope: Scope) -> Val:
-    parameters = tuple(type_of_node(one, scope) for one in node.parameters)
+    parameters = tuple(type_of_node(parameter, scope) for parameter in node.parameters)
     return Val(TYPE, Callable(parameters, type_of_node(node.result, scope)))
 
 
@@ -179,10 +179,10 @@ def _comptime(node: n.Comptime, scope: Scope) -> Val:
 
 def _call(node: n.Call, scope: Scope) -> Val:
     callee = place(node.callee, scope)
-    arguments = [expression(one, scope) for one in node.arguments]
+    arguments = [expression(argument, scope) for argument in node.arguments]
     if callee.type is NATIVE:
-        found: Val = callee.value.call(scope, arguments, node.line)
-        return found
+        result: Val = callee.value.call(scope, arguments, node.line)
+        return result
     callee = load(callee, scope)
     if not isinstance(callee.type, Callable):
         raise scope.wrong(node.line, f"a call of a {callee.type}, which is no function")
@@ -194,8 +194,8 @@ def _builtin(node: n.Builtin, scope: Scope) -> Val:
     builtins = scope.language.builtins
     if node.name not in builtins:
         raise unknown(scope.at(node.line), "builtin", node.name, builtins)
-    found: Val = builtins[node.name](node, scope)
-    return found
+    value: Val = builtins[node.name](node, scope)
+    return value
 
 
 def _access(node: n.Access, scope: Scope) -> Val:

@@ -47,12 +47,12 @@ class Counter:
         """Does the next wavelet? It is counted."""
         if self.ended:
             return True
-        found = self.count
+        number = self.count
         if self.control if control else self.data:
             self.count += 1
-            if found >= self.limit:
+            if number >= self.limit:
                 self._begin_again()
-        return control and found == self.most if self.alone else found <= self.most
+        return control and number == self.most if self.alone else number <= self.most
 
     def _begin_again(self) -> None:
         self.count = 0
@@ -61,26 +61,26 @@ class Counter:
             self.limit, self.second = (self.limit if self.second is None else self.second), None
 
 
-def filter_of(config: dict[str, Any], place: Any) -> Range | Counter:
+def filter_of(config: dict[str, Any], location: Any) -> Range | Counter:
     """What .filter of a colour's configuration says. CslError."""
     kinds = config["kind"].value if "kind" in config else {}
     kind = next(iter(kinds), None)
     if kind not in FIELDS:
-        raise CslError(f"{place}: a filter's .kind is one of .{{ .{' = true }, .{ .'.join(FIELDS)} = true }}")
+        raise CslError(f"{location}: a filter's .kind is one of .{{ .{' = true }, .{ .'.join(FIELDS)} = true }}")
     for name in config:
         if name != "kind" and name not in FIELDS[kind]:
-            raise CslError(f"{place}: a filter by {kind} has no .{name}: it has .{', .'.join(FIELDS[kind])}")
+            raise CslError(f"{location}: a filter by {kind} has no .{name}: it has .{', .'.join(FIELDS[kind])}")
 
     def of(name: str) -> int:
         return int(config[name].value) if name in config else 0
 
     if kind == "range":
         return Range(of("min_idx"), of("max_idx"))
-    found = Counter(
+    counter = Counter(
         of("limit1"), of("max_counter"), of("init_counter"), bool(of("count_data")), bool(of("count_control")),
         alone=bool(of("filter_control")), sparse=kind == "sparse_counter",
     )  # fmt: skip
-    if found.sparse:
-        found.second = of("limit2") if "limit2" in config else None
-        found.ended = "limit1" not in config
-    return found
+    if counter.sparse:
+        counter.second = of("limit2") if "limit2" in config else None
+        counter.ended = "limit1" not in config
+    return counter

@@ -27,7 +27,7 @@ def call(callee: Val, arguments: list[Val], scope: Scope, line: int) -> Val:
     if not callee.known:
         scope.spend(COSTS.call)
         pairs = zip(arguments, callee.type.parameters, strict=True)
-        text = "".join(f", {code(coerce(one, kind, scope, line), scope)}" for one, kind in pairs)
+        text = "".join(f", {code(coerce(argument, kind, scope, line), scope)}" for argument, kind in pairs)
         return Val(callee.type.result, code=f"(yield from {callee.code}(c{text}))")
     ref = callee.value
     node, inner = ref.node, Scope(ref.module)
@@ -36,9 +36,9 @@ def call(callee: Val, arguments: list[Val], scope: Scope, line: int) -> Val:
     bound: list[tuple[str, Val]] = []
     before: list[tuple[str, Any]] = []
     run: list[Val] = []
-    for (name, kind_node, is_known), one in zip(node.parameters, arguments, strict=True):
+    for (name, kind_node, is_known), argument in zip(node.parameters, arguments, strict=True):
         kind = type_of_node(kind_node, inner)
-        given = coerce(one, kind, scope, line)
+        given = coerce(argument, kind, scope, line)
         bound.append((name, given))
         if is_known or kind in BEFORE or isinstance(kind, Callable):
             if not given.known:
@@ -52,36 +52,36 @@ def call(callee: Val, arguments: list[Val], scope: Scope, line: int) -> Val:
         return _compute(ref, bound, result, scope, line)
     name = function(ref, scope.image, before)
     scope.spend(COSTS.call)
-    text = "".join(f", {code(one, scope)}" for one in run)
+    text = "".join(f", {code(argument, scope)}" for argument in run)
     return Val(result, code=f"(yield from {name}(c{text}))")
 
 
 def _compute(ref: FunctionRef, bound: list[tuple[str, Val]], result: Any, scope: Scope, line: int) -> Val:
     """What a function returns, before the run."""
     inner = Scope(ref.module)
-    for name, one in bound:
-        if not one.known:
+    for name, value in bound:
+        if not value.known:
             raise scope.wrong(line, f"{name} of {ref.node.name} has to be known before the run")
-        inner.names[name] = Val(one.type, one.value)
+        inner.names[name] = Val(value.type, value.value)
     try:
         statement(ref.node.body, inner)
-    except Returned as found:
-        one = coerce(found.value, result, inner, ref.node.line)
-        return Val(one.type, one.value, one.code)
+    except Returned as returned:
+        value = coerce(returned.value, result, inner, ref.node.line)
+        return Val(value.type, value.value, value.code)
     return Val(VOID)
 
 
 def function(ref: FunctionRef, image: Any, before: list[tuple[str, Any]]) -> str:
     """The name of a function's Python in an image; written when it is first asked for."""
     node = ref.node
-    key = (id(ref.module), node, tuple((name, _key(one)) for name, one in before))
+    key = (id(ref.module), node, tuple((name, _key(value)) for name, value in before))
     if key in image.functions:
         return str(image.functions[key])
     python = f"f{len(image.functions)}_{node.name}"
     image.functions[key] = python
     scope = Scope(ref.module)
-    for name, one in before:
-        scope.names[name] = one
+    for name, value in before:
+        scope.names[name] = value
     result = VOID if node.result is None else type_of_node(node.result, scope)
     writer = Writer(image, result, at=scope.at(node.line), taken=_taken(node.body))
     scope.writer = writer
@@ -106,10 +106,10 @@ def function(ref: FunctionRef, image: Any, before: list[tuple[str, Any]]) -> str
 
 
 def define(image: Any, python: str, arguments: list[str], writer: Writer) -> None:
-    """Compile what was written, as a generator, and keep the places of its lines."""
+    """Compile what was written, as a generator, and keep where its lines are from."""
     text = "\n".join(writer.body)
     used = [name for name in VIEWS if f"{name}[" in text]
-    head = [f"def {python}(c{''.join(f', {one}' for one in arguments)}):", *(f"    {name} = c.{name}" for name in used)]
+    head = [f"def {python}(c{''.join(f', {arg}' for arg in arguments)}):", *(f"    {name} = c.{name}" for name in used)]
     if "o[" in text:
         head.append("    o = c.o")
     source = "\n".join([*head, *writer.body, "    return", "    yield"])
@@ -118,13 +118,13 @@ def define(image: Any, python: str, arguments: list[str], writer: Writer) -> Non
     exec(compile(source, f"<{python}>", "exec"), image.space)
     image.sources[python] = source
     image.lines[python] = (
-        [writer.places[0] if writer.places else writer.at] * len(head) + writer.places + [writer.at] * 2
+        [writer.locations[0] if writer.locations else writer.at] * len(head) + writer.locations + [writer.at] * 2
     )
 
 
-def _key(one: Any) -> Any:
+def _key(item: Any) -> Any:
     """By what two known values are the same."""
-    value = one.value if isinstance(one, Val) else one
+    value = item.value if isinstance(item, Val) else item
     if isinstance(value, dict):
         return tuple((name, _key(part)) for name, part in value.items())
     if isinstance(value, np.ndarray):
@@ -137,30 +137,30 @@ def _key(one: Any) -> Any:
         return (id(value.module), value.node)
     if isinstance(value, float | np.floating):
         return (type(value).__name__, repr(value))
-    return (str(getattr(one, "type", "")), value)
+    return (str(getattr(item, "type", "")), value)
 
 
 def same(parameters: dict[str, Val]) -> Any:
     """A key that parameters of equal values share."""
-    return tuple((name, _key(one)) for name, one in sorted(parameters.items()))
+    return tuple((name, _key(value)) for name, value in sorted(parameters.items()))
 
 
 def _taken(node: Any) -> frozenset[str]:
     """Names in a function whose address is taken."""
-    found: set[str] = set()
+    names: set[str] = set()
 
-    def walk(one: Any) -> None:
-        if isinstance(one, tuple):
-            for part in one:
+    def walk(tree: Any) -> None:
+        if isinstance(tree, tuple):
+            for part in tree:
                 walk(part)
-        elif isinstance(one, n.Node) and is_dataclass(one):
-            if isinstance(one, n.Unary) and one.op == "&" and isinstance(one.operand, n.Name):
-                found.add(one.operand.name)
-            for part in fields(one):
-                walk(getattr(one, part.name))
+        elif isinstance(tree, n.Node) and is_dataclass(tree):
+            if isinstance(tree, n.Unary) and tree.op == "&" and isinstance(tree.operand, n.Name):
+                names.add(tree.operand.name)
+            for part in fields(tree):
+                walk(getattr(tree, part.name))
 
     walk(node)
-    return frozenset(found)
+    return frozenset(names)
 
 
 def function_of(core: Any, ref: FunctionRef) -> Any:
@@ -173,7 +173,7 @@ def numbers(kind: Any, begin: int, end: int, step: int) -> Any:
     return np.arange(begin, end, step).astype(kind)
 
 
-VIEWS = [f"m_{np.dtype(one).name}" for one in ("i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4")]
+VIEWS = [f"m_{np.dtype(kind).name}" for kind in ("i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4")]
 SPACE: dict[str, Any] = {
     **NUMBERS, "convert": convert, "divide": divide, "remainder": remainder, "bitcast": bitcast, "numbers": numbers,
     "within": within, "FunctionOf": function_of,

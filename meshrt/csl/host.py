@@ -61,12 +61,12 @@ class Host:
     def read(self, x: int, y: int, name: str, as_type: Any) -> Any:
         """A variable that a core exports, whole. CslError."""
         core = self.wafer.cores.get((x, y))
-        one = None if core is None else core.image.exports.get(name)
-        if core is None or one is None or not isinstance(one.spot, Memory):
+        exported = None if core is None else core.image.exports.get(name)
+        if core is None or exported is None or not isinstance(exported.spot, Memory):
             raise CslError(f"core ({x}, {y}) exports no variable {name!r}")
-        at = int(one.spot.address)
-        raw = core.memory[at : at + nbytes(one.type)]
-        of = one.type.element if isinstance(one.type, Array) else one.type
+        at = int(exported.spot.address)
+        raw = core.memory[at : at + nbytes(exported.type)]
+        of = exported.type.element if isinstance(exported.type, Array) else exported.type
         return raw.view(dtype(of) if as_type is None else np.dtype(as_type)).copy()
 
     def _cells(self, x: int, y: int, width: int, height: int) -> list[Core]:
@@ -80,22 +80,22 @@ class Host:
         return cells
 
     def _address(self, core: Core, name: str, count: int, size: int) -> int:
-        one = core.image.exports.get(name)
-        if one is None:
+        exported = core.image.exports.get(name)
+        if exported is None:
             raise CslError(f"core ({core.x}, {core.y}) exports no {name!r}, which the host copies")
-        if isinstance(one.type, Pointer):
-            at = int(core.m_uint16[one.spot.address // 2]) if one.spot is not None else int(one.value)
+        if isinstance(exported.type, Pointer):
+            at = int(core.m_uint16[exported.spot.address // 2]) if exported.spot is not None else int(exported.value)
         else:
-            at = int(one.spot.address)
+            at = int(exported.spot.address)
         if at + count * size > core.nbytes:
             raise MemoryLimit(f"{count} elements of {name!r} from address {at} lead out of core ({core.x}, {core.y})")
         return at
 
     def _element(self, name: str) -> int:
         for core in self.wafer.cores.values():
-            one = core.image.exports.get(name)
-            if one is not None:
-                kind = one.type.to if isinstance(one.type, Pointer) else one.type
+            exported = core.image.exports.get(name)
+            if exported is not None:
+                kind = exported.type.to if isinstance(exported.type, Pointer) else exported.type
                 return nbytes(kind.element if isinstance(kind, Array) else kind)
         raise CslError(f"no tile exports {name!r}")
 
@@ -148,17 +148,17 @@ class Host:
     def _collect(self) -> None:
         """Complete the reads of streams that can be."""
         while self.waiting:
-            one = self.waiting[0]
+            stream = self.waiting[0]
             rows = []
-            for x, y in one.cells:
-                parts = [data for _, data in self.wafer.to_host.get((x, y, one.color), [])]
+            for x, y in stream.cells:
+                parts = [data for _, data in self.wafer.to_host.get((x, y, stream.color), [])]
                 rows.append(np.concatenate(parts) if parts else np.zeros(0, np.uint32))
-            if any(len(row) < one.each for row in rows):
+            if any(len(row) < stream.each for row in rows):
                 return
-            for (x, y), row in zip(one.cells, rows, strict=True):
-                self.wafer.to_host[x, y, one.color] = [(0.0, row[one.each :])]
-            grid = np.array([row[: one.each] for row in rows], np.uint32)
-            _fill(one.target, grid, (0, 0, *one.shape), one.each, one.order)
+            for (x, y), row in zip(stream.cells, rows, strict=True):
+                self.wafer.to_host[x, y, stream.color] = [(0.0, row[stream.each :])]
+            grid = np.array([row[: stream.each] for row in rows], np.uint32)
+            _fill(stream.target, grid, (0, 0, *stream.shape), stream.each, stream.order)
             self.waiting.pop(0)
 
     def complete(self) -> None:
@@ -166,13 +166,13 @@ class Host:
         self.wafer.settle()
         self._collect()
         if self.waiting:
-            one = self.waiting[0]
+            stream = self.waiting[0]
             short = []
-            for x, y in one.cells:
-                have = sum(len(data) for _, data in self.wafer.to_host.get((x, y, one.color), []))
-                if have < one.each:
-                    short.append(f"  core ({x}, {y}) has sent {have} of {one.each}: {why(self.wafer.cores[x, y])}")
-            raise Deadlock(f"the host waits for colour {one.color}, and nothing moves\n" + "\n".join(short[:4]))
+            for x, y in stream.cells:
+                have = sum(len(data) for _, data in self.wafer.to_host.get((x, y, stream.color), []))
+                if have < stream.each:
+                    short.append(f"  core ({x}, {y}) has sent {have} of {stream.each}: {why(self.wafer.cores[x, y])}")
+            raise Deadlock(f"the host waits for colour {stream.color}, and nothing moves\n" + "\n".join(short[:4]))
 
     def launch(self, name: str, arguments: tuple[Any, ...], later: bool) -> None:
         self.wafer.launch(name, arguments)
@@ -183,8 +183,8 @@ class Host:
         self.wafer.idle()
 
     def _name(self, number: int) -> str:
-        for name, one in self.names.items():
-            if one == number:
+        for name, symbol_id in self.names.items():
+            if symbol_id == number:
                 return name
         raise CslError(f"the host copies to or from {number}, which get_id did not give")
 

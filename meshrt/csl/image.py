@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.csl.errors import MemoryLimit, Place
+from meshrt.csl.errors import MemoryLimit, SourceLocation
 from meshrt.csl.values import FunctionRef, Val
 
 CORE_BYTES = 48 * 1024
@@ -20,12 +20,12 @@ class Image:
     limit: int = CORE_BYTES
     memory: Any = field(default_factory=lambda: np.zeros(CORE_BYTES, np.uint8))
     used: int = 0
-    places: list[tuple[int, int, str]] = field(default_factory=list)  # address, bytes, name
+    symbols: list[tuple[int, int, str]] = field(default_factory=list)  # address, bytes, name
     objects: list[Any] = field(default_factory=list)  # what variables of no bytes begin with
     space: dict[str, Any] = field(default_factory=dict)  # the globals of the functions
     functions: dict[Any, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)  # their Python
-    lines: dict[str, list[Place]] = field(default_factory=dict)  # of a function's Python -> of the source
+    lines: dict[str, list[SourceLocation]] = field(default_factory=dict)  # of a function's Python -> of the source
     tasks: dict[int, FunctionRef] = field(default_factory=dict)
     kinds: dict[int, str] = field(default_factory=dict)  # local, data, control
     blocked: set[int] = field(default_factory=set)
@@ -42,7 +42,7 @@ class Image:
     teardown: dict[int, int] = field(default_factory=dict)  # colour -> its handler's number
     turns: bool = False  # its code writes its router anew
 
-    def allocate(self, nbytes: int, name: str, at: Place, aligned: int = WORD) -> int:
+    def allocate(self, nbytes: int, name: str, at: SourceLocation, aligned: int = WORD) -> int:
         """Room in memory, from an address that is a multiple of so many bytes. MemoryLimit."""
         address = -(-self.used // aligned) * aligned
         if address + nbytes > self.limit:
@@ -50,7 +50,7 @@ class Image:
                 f"{at}: {name} takes {nbytes:,} bytes, {self.used:,} are in use and a core has {self.limit:,}:"
                 " spread the data over more cores, or share a buffer"
             )
-        self.places.append((address, nbytes, name))
+        self.symbols.append((address, nbytes, name))
         self.used = address + nbytes
         return address
 

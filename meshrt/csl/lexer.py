@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from meshrt.csl.errors import Place, wrong
+from meshrt.csl.errors import SourceLocation, wrong
 
 
 class Token(NamedTuple):
@@ -30,17 +30,17 @@ _TOKEN = re.compile(
 
 def tokens(text: str, file: str) -> list[Token]:
     """All tokens, with an end at the end. CslError."""
-    found: list[Token] = []
+    tokens: list[Token] = []
     line, at = 1, 0
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise wrong(Place(file, line), f"{text[at]!r} begins nothing that CSL has")
+            raise wrong(SourceLocation(file, line), f"{text[at]!r} begins nothing that CSL has")
         at = match.end()
         kind = match.lastgroup
         if kind == "newline":
             line += 1
         elif kind != "space":
             assert kind is not None
-            found.append(Token(kind, match.group(), line))
-    return [*found, Token("end", "the end of the file", line)]
+            tokens.append(Token(kind, match.group(), line))
+    return [*tokens, Token("end", "the end of the file", line)]

@@ -67,8 +67,8 @@ def _for(node: n.For, scope: Scope) -> None:
     if writer is None:
         for at in range(count):
             inner = scope.child()
-            found = over.value[at]
-            inner.names[node.names[0]] = Val(element, found)
+            value = over.value[at]
+            inner.names[node.names[0]] = Val(element, value)
             if len(node.names) > 1:
                 inner.names[node.names[1]] = Val(TYPES["i16"], np.int16(at))
             scope.language.statement(node.body, inner)
@@ -80,13 +80,13 @@ def _for(node: n.For, scope: Scope) -> None:
     writer.depth += 1
     scope.spend(COSTS.branch + COSTS.arithmetic)
     if over.value is not None and not isinstance(over.spot, Memory):
-        one = Val(element, code=f"{scope.image.constant(over.value)}[{position}]")
+        item = Val(element, code=f"{scope.image.constant(over.value)}[{position}]")
     else:
         address = f"{over.spot.address} + int({position}) * {nbytes(element)}"
-        one = load(Val(element, spot=Memory(address)), scope)
+        item = load(Val(element, spot=Memory(address)), scope)
     name = writer.name(node.names[0])
     writer.charge()
-    writer.line(f"{name} = {code(one, scope)}")
+    writer.line(f"{name} = {code(item, scope)}")
     writer.depth -= 1
     inner.names[node.names[0]] = Val(element, code=name)
     if len(node.names) > 1:
@@ -111,7 +111,7 @@ def _for_range(node: n.For, over: Val, scope: Scope) -> None:
                     break
         return
     name = writer.name(node.names[0])
-    bounds = ", ".join(str(int(one.value)) if one.known else f"int({one.code})" for one in (begin, end, step))
+    bounds = ", ".join(str(int(bound.value)) if bound.known else f"int({bound.code})" for bound in (begin, end, step))
     writer.charge()
     writer.line(f"for {name} in numbers({kind}, {bounds}):")
     inner = scope.child()

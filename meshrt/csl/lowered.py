@@ -38,18 +38,18 @@ class Lowered:
     natives: list[Any] = field(default_factory=list)
     fabrics: list[Fab] = field(default_factory=list)
     registers: dict[tuple[str, int], int] = field(default_factory=dict)
-    known: dict[Any, int] = field(default_factory=dict)  # (image, name) -> function; and of all other things
-    asked: list[tuple[Image, str, int]] = field(default_factory=list)  # functions that are not yet written
+    numbers: dict[Any, int] = field(default_factory=dict)  # (image, name) -> function; and of all other things
+    unwritten: list[tuple[Image, str, int]] = field(default_factory=list)  # functions
 
     def function(self, image: Image, name: str) -> int:
         key = (id(image), name)
-        if key not in self.known:
+        if key not in self.numbers:
             if name not in image.sources:
                 raise Missing
-            self.known[key] = len(self.functions)
+            self.numbers[key] = len(self.functions)
             self.functions.append((0, 0, 0))
-            self.asked.append((image, name, self.known[key]))
-        return self.known[key]
+            self.unwritten.append((image, name, self.numbers[key]))
+        return self.numbers[key]
 
     def register(self, dsr: Dsr) -> int:
         return self.registers.setdefault((dsr.kind, dsr.index), len(self.registers))
@@ -59,20 +59,20 @@ class Lowered:
 
     def operation(self, of: Operation) -> int:
         if of.name in ("fh2s", "fs2h"):
-            what = 15 if of.name == "fh2s" else 16
+            opcode = 15 if of.name == "fh2s" else 16
         else:
             plain = of.name.rstrip("0123456789")
-            what = WHAT.index(of.name[1:4] if plain == of.name else plain)
+            opcode = WHAT.index(of.name[1:4] if plain == of.name else plain)
         takes = KIND_OF[of.dtype if of.takes is None else of.takes]
-        return self._once(self.operations, (what, KIND_OF[of.dtype], takes, of.inputs, of.lanes, of.narrow))
+        return self._once(self.operations, (opcode, KIND_OF[of.dtype], takes, of.inputs, of.lanes, of.narrow))
 
     def constant(self, value: Any, image: Image) -> int:
         row = self.row(value, image)
         key = ("constant", row.tobytes())
-        if key not in self.known:
-            self.known[key] = len(self.constants)
+        if key not in self.numbers:
+            self.numbers[key] = len(self.constants)
             self.constants.append(row)
-        return self.known[key]
+        return self.numbers[key]
 
     def row(self, value: Any, image: Image) -> Any:
         """A value as the machine holds it. Missing."""
@@ -98,33 +98,33 @@ class Lowered:
             raise Missing
         return row
 
-    def _vector(self, one: Mem | Fab, image: Image) -> list[int]:
-        if isinstance(one, Mem):
-            if len(one.extents) > AXES or one.index_offset:
+    def _vector(self, vector: Mem | Fab, image: Image) -> list[int]:
+        if isinstance(vector, Mem):
+            if len(vector.extents) > AXES or vector.index_offset:
                 raise Missing
-            more = [0] * (AXES - len(one.extents))
-            begin = [0, one.nbytes, one.base, len(one.extents)]
-            return [*begin, *one.extents, *more, *one.strides, *more, SHORT[one.dtype], -1, -1]
-        if one.control or one.advance_switch or one.index_offset or one.on_control is not None:
+            more = [0] * (AXES - len(vector.extents))
+            begin = [0, vector.nbytes, vector.base, len(vector.extents)]
+            return [*begin, *vector.extents, *more, *vector.strides, *more, SHORT[vector.dtype], -1, -1]
+        if vector.control or vector.advance_switch or vector.index_offset or vector.on_control is not None:
             raise Missing
-        key = ("fabric", id(image), id(one))
-        if key not in self.known:
-            self.known[key] = len(self.fabrics)
-            self.fabrics.append(one)
-        queues = image.inputs if one.inward else image.outputs
-        color = queues.get(one.queue, one.color) if one.queue is not None else one.color
+        key = ("fabric", id(image), id(vector))
+        if key not in self.numbers:
+            self.numbers[key] = len(self.fabrics)
+            self.fabrics.append(vector)
+        queues = image.inputs if vector.inward else image.outputs
+        color = queues.get(vector.queue, vector.color) if vector.queue is not None else vector.color
         color = -1 if color is None else int(color)
-        return [1, 0, self.known[key], 1, int(one.extent), 0, 0, 0, 0, 0, 0, 0, one.simd,
-                color if one.inward else -1, -1 if one.inward else color]  # fmt: skip
+        return [1, 0, self.numbers[key], 1, int(vector.extent), 0, 0, 0, 0, 0, 0, 0, vector.simd,
+                color if vector.inward else -1, -1 if vector.inward else color]  # fmt: skip
 
     def _once(self, table: list[tuple[int, ...]], row: tuple[int, ...]) -> int:
         key = (id(table), row)
-        if key not in self.known:
-            self.known[key] = len(table)
+        if key not in self.numbers:
+            self.numbers[key] = len(table)
             table.append(row)
-        return self.known[key]
+        return self.numbers[key]
 
 
-def option_row(one: Options) -> tuple[int, ...]:
-    return (int(one.is_async), -1 if one.activate is None else one.activate, -1 if one.unblock is None else one.unblock,
-            int(one.save_address))  # fmt: skip
+def option_row(options: Options) -> tuple[int, ...]:
+    return (int(options.is_async), -1 if options.activate is None else options.activate,
+            -1 if options.unblock is None else options.unblock, int(options.save_address))  # fmt: skip

@@ -31,8 +31,8 @@ OPERATORS: dict[type, int] = {
 
 def write(lowered: Lowered) -> None:
     """All functions that were asked for, and what those ask for."""
-    while lowered.asked:
-        image, name, at = lowered.asked.pop()
+    while lowered.unwritten:
+        image, name, at = lowered.unwritten.pop()
         lowered.functions[at] = Function(lowered, image).write(image.sources[name])
 
 
@@ -49,8 +49,8 @@ class Function:
         tree = ast.parse(source).body[0]
         assert isinstance(tree, ast.FunctionDef)
         begin = len(self.into.code) // 4
-        for one in tree.args.args[1:]:
-            self.local(one.arg)
+        for parameter in tree.args.args[1:]:
+            self.local(parameter.arg)
         arguments = len(self.names)
         self.body(tree.body)
         return begin, arguments, len(self.names)
@@ -66,8 +66,8 @@ class Function:
 
     def lead(self, steps: list[int], word: int = 1) -> None:
         """Jumps lead here."""
-        for one in steps:
-            self.into.code[4 * one + word] = self.here
+        for step in steps:
+            self.into.code[4 * step + word] = self.here
 
     def local(self, name: str) -> int:
         return self.names.setdefault(name, len(self.names))
@@ -78,12 +78,12 @@ class Function:
     # Statements
 
     def body(self, statements: list[ast.stmt]) -> None:
-        for one in statements:
+        for statement in statements:
             try:
-                handler = getattr(self, f"_{type(one).__name__.lower()}", None)
+                handler = getattr(self, f"_{type(statement).__name__.lower()}", None)
                 if handler is None:
                     raise Missing
-                handler(one)
+                handler(statement)
             except (Missing, KeyError, ValueError, TypeError, AttributeError, AssertionError):
                 self.step("MISSING")
 
@@ -138,9 +138,9 @@ class Function:
         assert isinstance(target.value, ast.Name) and isinstance(value.value, ast.Name)
         if target.value.id != value.value.id:
             raise Missing
-        for one in (target.slice.lower, value.slice.lower):
-            assert one is not None
-            self.value(one)
+        for bound in (target.slice.lower, value.slice.lower):
+            assert bound is not None
+            self.value(bound)
         self.step("COPY", VIEWS[target.value.id], count)
 
     def _if(self, node: ast.If) -> None:
@@ -173,8 +173,8 @@ class Function:
         kind = KIND[node.iter.args[0].id]
         stem = f" {node.target.id} "
         at, end, by = (self.local(f"{stem}{part}") for part in ("at", "end", "by"))
-        for place, one in zip((at, end, by), node.iter.args[1:], strict=True):
-            self.value(one)
+        for place, argument in zip((at, end, by), node.iter.args[1:], strict=True):
+            self.value(argument)
             self.step("SET_LOCAL", place)
         begin = self.step("IN_RANGE", at)
         self.step("LOCAL", at)
@@ -199,17 +199,17 @@ class Function:
         self.loops[-1][1].append(self.step("JUMP"))
 
     def _expr(self, node: ast.Expr) -> None:
-        one = node.value
-        if isinstance(one, ast.Yield) or (isinstance(one, ast.Constant) and one.value is None):
+        value = node.value
+        if isinstance(value, ast.Yield) or (isinstance(value, ast.Constant) and value.value is None):
             return
-        if isinstance(one, ast.YieldFrom):
-            assert isinstance(one.value, ast.Call)
-            if called(one.value) == "map_over":
-                self._map(one.value)
+        if isinstance(value, ast.YieldFrom):
+            assert isinstance(value.value, ast.Call)
+            if called(value.value) == "map_over":
+                self._map(value.value)
                 return
-        elif isinstance(one, ast.Call) and self._does(one):
+        elif isinstance(value, ast.Call) and self._does(value):
             return
-        self.value(one)
+        self.value(value)
         self.step("POP")
 
     def _does(self, call: ast.Call) -> bool:
@@ -232,21 +232,21 @@ class Function:
     def _start(self, call: ast.Call) -> None:
         _, of, operands, options = call.args
         assert isinstance(operands, ast.Tuple)
-        for one in operands.elts:
-            self.value(one)
+        for operand in operands.elts:
+            self.value(operand)
         self.step("START", self.into.operation(self.known(of)), len(operands.elts),
                   self.into.option(self.known(options)))  # fmt: skip
 
     def _map(self, call: ast.Call) -> None:
         _, function, operands, target, types = call.args
         assert isinstance(function, ast.Name) and isinstance(operands, ast.Tuple)
-        kinds = [SHORT[one] for one in self.known(types)]
+        kinds = [SHORT[kind] for kind in self.known(types)]
         writes = not (isinstance(target, ast.Constant) and target.value is None)
         count = len(operands.elts)
         if count > 4:
             raise Missing
-        for one in (*operands.elts, *([target] if writes else [])):
-            self.value(one)
+        for operand in (*operands.elts, *([target] if writes else [])):
+            self.value(operand)
         self.into.maps.append(
             (self.into.function(self.image, function.id), count, int(writes), *kinds, *[-1] * (5 - len(kinds)))
         )
@@ -297,8 +297,8 @@ class Function:
                 self.step("LOAD", VIEWS[node.value.id])
         elif isinstance(node, ast.YieldFrom):
             assert isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name)
-            for one in node.value.args[1:]:
-                self.value(one)
+            for argument in node.value.args[1:]:
+                self.value(argument)
             self.step("CALL", self.into.function(self.image, node.value.func.id))
         elif isinstance(node, ast.Call):
             self._call(node)
@@ -333,12 +333,12 @@ class Function:
         if isinstance(call.func, ast.Attribute) or (arguments and getattr(arguments[0], "id", "") == "c"):
             raise Missing
         if name in ("set_base", "set_length", "set_stride", "increment"):
-            for one in arguments[:2]:
-                self.value(one)
+            for argument in arguments[:2]:
+                self.value(argument)
             nbytes = ast.literal_eval(arguments[2]) if name == "increment" else 0
             self.step(name.upper(), nbytes)
         elif name == "Mem" and call.keywords:
-            self._memory({str(one.arg): one.value for one in call.keywords})
+            self._memory({str(keyword.arg): keyword.value for keyword in call.keywords})
         elif name == "Mem":
             self.value(arguments[0])
             if ast.literal_eval(arguments[2]) != ():
@@ -357,17 +357,17 @@ class Function:
             self._two(15 if name == "divide" else 16, *arguments)
         else:
             function = self.image.space[name]
-            for one in arguments:
-                self.value(one)
+            for argument in arguments:
+                self.value(argument)
             self.into.natives.append(function)
             self.step("NATIVE", len(self.into.natives) - 1, len(arguments))
 
     def _memory(self, parts: dict[str, ast.expr]) -> None:
         """A vector of which something is not known before: its base; its length and stride, where it has one axis."""
         fixed: dict[str, Any] = {}
-        for name, one in parts.items():
+        for name, part in parts.items():
             try:
-                fixed[name] = ast.literal_eval(one)
+                fixed[name] = ast.literal_eval(part)
             except ValueError:
                 if name not in ("base", "extents", "strides"):
                     raise
@@ -378,10 +378,10 @@ class Function:
                 fixed[name] = (0,)
         self.constant(Mem(**{"base": 0, **fixed}))
         for name, step in (("base", "SET_BASE"), ("extents", "SET_LENGTH"), ("strides", "SET_STRIDE")):
-            one = parts[name]
-            if isinstance(one, ast.Tuple) and len(one.elts) != 1:
+            part = parts[name]
+            if isinstance(part, ast.Tuple) and len(part.elts) != 1:
                 continue
-            self.value(one.elts[0] if isinstance(one, ast.Tuple) else one)
+            self.value(part.elts[0] if isinstance(part, ast.Tuple) else part)
             self.step(step)
 
 

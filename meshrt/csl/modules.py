@@ -19,9 +19,9 @@ FUNCTION = Callable((), None)  # the type of a function by its name; the signatu
 
 def lookup(module: Module, name: str) -> Val | None:
     """What a name of a file stands for, None if there is no such name. CslError."""
-    found = module.values.get(name)
-    if found is not None:
-        return found
+    value = module.values.get(name)
+    if value is not None:
+        return value
     node = module.tree.declarations.get(name)
     if node is None:
         return None
@@ -30,13 +30,13 @@ def lookup(module: Module, name: str) -> Val | None:
         raise scope.wrong(node.line, f"{name} needs itself to be known")
     module.busy.add(name)
     if isinstance(node, n.Function):
-        found = Val(FUNCTION, FunctionRef(module, node))
+        value = Val(FUNCTION, FunctionRef(module, node))
     else:
         assert isinstance(node, n.Declaration)
-        found = _declare(node, scope)
+        value = _declare(node, scope)
     module.busy.discard(name)
-    module.values[name] = found
-    return found
+    module.values[name] = value
+    return value
 
 
 def _declare(node: n.Declaration, scope: Scope) -> Val:
@@ -94,10 +94,10 @@ def alignment(node: n.Declaration, scope: Scope) -> int:
     """What align() says, or a word of 32 bits. CslError."""
     if node.aligned is None:
         return WORD
-    found = known(node.aligned, scope, "an alignment").value
-    if not isinstance(found, int | np.integer) or found < 1 or found & (found - 1):
-        raise scope.wrong(node.line, f"align({found}) of {node.name}: a power of two is asked for")
-    return max(WORD, int(found))
+    nbytes = known(node.aligned, scope, "an alignment").value
+    if not isinstance(nbytes, int | np.integer) or nbytes < 1 or nbytes & (nbytes - 1):
+        raise scope.wrong(node.line, f"align({nbytes}) of {node.name}: a power of two is asked for")
+    return max(WORD, int(nbytes))
 
 
 def initial_value(kind: Any) -> Any:

@@ -28,19 +28,19 @@ from meshrt.csl.types import (
 from meshrt.csl.values import Val
 
 
-def unary(op: str, one: Val, scope: Scope, line: int) -> Val:
+def unary(op: str, operand: Val, scope: Scope, line: int) -> Val:
     """! - ~ of a value. CslError."""
     if op == "!":
-        if one.type != BOOL:
-            raise scope.wrong(line, f"! of a {one.type}, which is no bool")
-        return Val(BOOL, not one.value) if one.known else Val(BOOL, code=f"(not {one.code})")
-    if not is_number(one.type):
-        raise scope.wrong(line, f"{op} of a {one.type}, which is no number")
-    if one.known:
+        if operand.type != BOOL:
+            raise scope.wrong(line, f"! of a {operand.type}, which is no bool")
+        return Val(BOOL, not operand.value) if operand.known else Val(BOOL, code=f"(not {operand.code})")
+    if not is_number(operand.type):
+        raise scope.wrong(line, f"{op} of a {operand.type}, which is no number")
+    if operand.known:
         with np.errstate(all="ignore"):
-            return Val(one.type, -one.value if op == "-" else ~one.value)
+            return Val(operand.type, -operand.value if op == "-" else ~operand.value)
     scope.spend(COSTS.arithmetic)
-    return Val(one.type, code=f"({op}{one.code})")
+    return Val(operand.type, code=f"({op}{operand.code})")
 
 
 def peers(a: Val, b: Val, scope: Scope, line: int, op: str) -> tuple[Val, Val]:
@@ -48,9 +48,9 @@ def peers(a: Val, b: Val, scope: Scope, line: int, op: str) -> tuple[Val, Val]:
     if a.type == b.type:
         return a, b
     if is_number(a.type) and is_number(b.type):
-        for one, other, flip in ((a, b, False), (b, a, True)):
-            if one.type is INT or (one.type is FLOAT and is_float(other.type)):
-                changed = coerce(one, other.type if other.type is not INT else FLOAT, scope, line)
+        for operand, other, flip in ((a, b, False), (b, a, True)):
+            if operand.type is INT or (operand.type is FLOAT and is_float(other.type)):
+                changed = coerce(operand, other.type if other.type is not INT else FLOAT, scope, line)
                 return (other, changed) if flip else (changed, other)
         if is_float(a.type) == is_float(b.type):
             if fits(a.type, b.type) or (a.known and not b.known):
@@ -108,5 +108,5 @@ def _compute(op: str, a: Val, b: Val, scope: Scope, line: int) -> Any:
         if op == "%":
             return remainder(x, y)
         return divide(x, y) if is_int(a.type) else x / y
-    found = OPERATORS[op](x, y)
-    return bool(found) if op in COMPARES or a.type == BOOL else found
+    value = OPERATORS[op](x, y)
+    return bool(value) if op in COMPARES or a.type == BOOL else value

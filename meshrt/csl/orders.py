@@ -18,12 +18,12 @@ def digests(wafer: Any) -> dict[str, str]:
     for core in wafer.cores.values():
         for name, (at, nbytes, _) in sorted(variables(core).items()):
             sums.setdefault(name, hashlib.sha256()).update(core.memory[at : at + nbytes].tobytes())
-    return {name: one.hexdigest() for name, one in sums.items()}
+    return {name: digest.hexdigest() for name, digest in sums.items()}
 
 
 def outcome(reports: Sequence[Mapping[str, Any]]) -> Outcome:
     """Of the reports of programs that ran one after the other, each with `exported`."""
-    return [dict(one["exported"]) for one in reports], [one["cycles"]["max"] for one in reports]
+    return [dict(report["exported"]) for report in reports], [report["cycles"]["max"] for report in reports]
 
 
 def compare(first: Outcome, seeds: int, run: Callable[[int | None], Outcome], repeats: bool = False) -> dict[str, Any]:
@@ -36,27 +36,27 @@ def compare(first: Outcome, seeds: int, run: Callable[[int | None], Outcome], re
     cycles = [first[1]]
     for seed in range(1, seeds + 1):
         try:
-            found = run(seed)
+            outcome = run(seed)
         except MeshrtError as error:
             changed.append({"seed": seed, "names": [], "error": str(error)})
             continue
-        cycles.append(found[1])
-        names = _differ(first, found) - varies
-        if names or len(first[0]) != len(found[0]):
+        cycles.append(outcome[1])
+        names = _differ(first, outcome) - varies
+        if names or len(first[0]) != len(outcome[0]):
             changed.append({"seed": seed, "names": sorted(names), "error": None})
-    totals = [sum(one) for one in cycles]
+    totals = [sum(run_cycles) for run_cycles in cycles]
     took = {"min": min(totals), "max": max(totals)}
     return {
         "seeds": seeds, "programs": len(first[0]), "varies": sorted(varies), "changed": changed, "cycles": took,
     }  # fmt: skip
 
 
-def _differ(first: Outcome, found: Outcome) -> set[str]:
+def _differ(first: Outcome, second: Outcome) -> set[str]:
     return {
         name
-        for one, other in zip(first[0], found[0], strict=False)
-        for name in {*one, *other}
-        if one.get(name) != other.get(name)
+        for exports, other in zip(first[0], second[0], strict=False)
+        for name in {*exports, *other}
+        if exports.get(name) != other.get(name)
     }
 
 
@@ -72,7 +72,7 @@ def says(orders: Mapping[str, Any]) -> str:
     if not changed:
         return f"{count} other order{'s' * (count > 1)} of ready tasks: nothing that is exported differs, {took}"
     lines = [f"{len(changed)} of {count} other orders of ready tasks change the result, {took}:"]
-    for one in changed:
-        what = (one["error"] or "").partition("\n")[0] or ", ".join(one["names"]) or "another number of runs"
-        lines.append(f"  --seed {one['seed']}: {what}")
+    for change in changed:
+        effect = (change["error"] or "").partition("\n")[0] or ", ".join(change["names"]) or "another number of runs"
+        lines.append(f"  --seed {change['seed']}: {effect}")
     return "\n".join(lines)

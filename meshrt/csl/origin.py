@@ -18,7 +18,7 @@ def where() -> Any:
     return None
 
 
-def place(core: Any, at: Any) -> str:
+def location(core: Any, at: Any) -> str:
     """The source's line, and the core."""
     if at is None:
         return f"core ({core.x}, {core.y})"
@@ -28,16 +28,16 @@ def place(core: Any, at: Any) -> str:
 
 def failed(core: Any, message: str, kind: Any = CslError) -> Any:
     """An error where the core is now."""
-    return kind(f"{place(core, where())}: {message}")
+    return kind(f"{location(core, where())}: {message}")
 
 
 def failed_at(core: Any, error: BaseException) -> Any:
-    """An error that Python had in the program, with its place there."""
+    """An error that Python had in the program, with where it is there."""
     at, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename.startswith("<f"):
             at = (trace.tb_frame.f_code.co_name, trace.tb_lineno)
         trace = trace.tb_next
     if isinstance(error, IndexError):
-        return MemoryLimit(f"{place(core, at)}: an access leads out of a core's {core.nbytes:,} bytes: {error}")
-    return CslError(f"{place(core, at)}: {error}")
+        return MemoryLimit(f"{location(core, at)}: an access leads out of a core's {core.nbytes:,} bytes: {error}")
+    return CslError(f"{location(core, at)}: {error}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshrt.csl import nodes as n
-from meshrt.csl.errors import Place, wrong
+from meshrt.csl.errors import SourceLocation, wrong
 from meshrt.csl.lexer import tokens
 from meshrt.csl.phrases import expression, parenthesized, switch, type_of
 from meshrt.csl.reader import Reader
@@ -29,10 +29,10 @@ def parse(text: str, file: str) -> n.File:
             function = _function(r)
             declarations[function.name] = function
         elif r.token.text in ("var", "const", "param"):
-            one = _declaration(r)
-            declarations[one.name] = one
+            declaration = _declaration(r)
+            declarations[declaration.name] = declaration
             if export:
-                exported.append(one.name)
+                exported.append(declaration.name)
         else:
             raise r.wrong(
                 f"{r.token.text!r} begins no declaration: there are var, const, param, fn, task, comptime, layout"
@@ -62,10 +62,10 @@ def _function(r: Reader) -> n.Function:
     r.want("(", name)
     parameters: list[tuple[str, n.Node, bool]] = []
     while not r.take(")"):
-        known = r.take("comptime")
+        is_known = r.take("comptime")
         parameter = r.name(f"the parameters of {name}")
         r.want(":", f"the parameters of {name}")
-        parameters.append((parameter, type_of(r), known))
+        parameters.append((parameter, type_of(r), is_known))
         if not r.has(")"):
             r.want(",", f"the parameters of {name}")
     result = None if r.has("{") else type_of(r)
@@ -74,12 +74,12 @@ def _function(r: Reader) -> n.Function:
 
 def _block(r: Reader) -> n.Block:
     line = r.want("{", "a block").line
-    found: list[n.Node] = []
+    statements: list[n.Node] = []
     while not r.take("}"):
         if r.token.kind == "end":
-            raise wrong(Place(r.file, line), "the block that begins here has no }")
-        found.append(_statement(r))
-    return n.Block(line, tuple(found))
+            raise wrong(SourceLocation(r.file, line), "the block that begins here has no }")
+        statements.append(_statement(r))
+    return n.Block(line, tuple(statements))
 
 
 def _statement(r: Reader) -> n.Node:
@@ -99,9 +99,9 @@ def _statement(r: Reader) -> n.Node:
             r.take("inline")
             return _while(r) if r.has("while") else _for(r)
         if text == "switch":
-            one = switch(r, _done)
+            statement = switch(r, _done)
             r.take(";")
-            return one
+            return statement
         if text == "return":
             r.next()
             value = None if r.has(";") else expression(r)
@@ -114,9 +114,9 @@ def _statement(r: Reader) -> n.Node:
         if text == ";":
             r.next()
             return n.Block(line, ())
-    one = _simple(r)
+    statement = _simple(r)
     r.want(";", "a statement")
-    return one
+    return statement
 
 
 def _simple(r: Reader) -> n.Node:
@@ -138,10 +138,10 @@ def _body(r: Reader) -> n.Node:
     """What an if does: a block, or one statement, whose ; may be missing before else."""
     if r.has("{") or r.token.text in ("if", "while", "for", "return", "break", "continue", "switch"):
         return _statement(r)
-    one = _simple(r)
+    statement = _simple(r)
     if not r.has("else"):
         r.want(";", "a statement")
-    return one
+    return statement
 
 
 def _if(r: Reader) -> n.Node:

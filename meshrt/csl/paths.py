@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshrt.csl.errors import NoRoute
-from meshrt.csl.router import ACROSS, NAMES, RAMP, STEPS, Route
+from meshrt.csl.router import ACROSS, NAMES, RAMP, STEPS, RouterEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class Path:
 
 
 def walk(
-    routes: Mapping[tuple[int, int, int], Route], coded: Mapping[tuple[int, int], Any], size: tuple[int, int], x: int,
-    y: int, color: int,
+    routes: Mapping[tuple[int, int, int], RouterEntry], coded: Mapping[tuple[int, int], Any], size: tuple[int, int],
+    x: int, y: int, color: int,
 ) -> Path:  # fmt: skip
     """From core (x, y) on, in a rectangle of that size whose `coded` cores have code. NoRoute."""
     cores: list[tuple[Any, int, int]] = []
@@ -41,24 +41,26 @@ def walk(
         if port not in entry.rx or entry.torn:
             if entry.changes or any(port in rx for rx, _ in entry.positions):
                 return Path((), (), 0, (x, y, color))
-            takes = ", ".join(NAMES[one] for one in sorted(entry.rx)) or "none"
+            takes = ", ".join(NAMES[side] for side in sorted(entry.rx)) or "none"
             raise NoRoute(
-                f"{entry.place}: router ({x}, {y}) takes colour {color} from {takes},"
+                f"{entry.location}: router ({x}, {y}) takes colour {color} from {takes},"
                 f" a wavelet comes in by {NAMES[port]}"
             )
         if (x, y, port, color) in seen:
-            raise NoRoute(f"{entry.place}: colour {color} goes round and round through router ({x}, {y})")
+            raise NoRoute(f"{entry.location}: colour {color} goes round and round through router ({x}, {y})")
         seen.add((x, y, port, color))
         routers.append((x, y, color))
         for out in sorted(entry.tx):
             if out == RAMP:
                 cores.append((coded.get((x, y)), hops, color))
                 if cores[-1][0] is None:
-                    raise NoRoute(f"{entry.place}: colour {color} goes to core ({x}, {y}), which has no code")
+                    raise NoRoute(f"{entry.location}: colour {color} goes to core ({x}, {y}), which has no code")
                 continue
             dx, dy = STEPS[out]
             if not (0 <= x + dx < size[0] and 0 <= y + dy < size[1]):
-                raise NoRoute(f"{entry.place}: colour {color} leaves the rectangle at ({x}, {y}) to the {NAMES[out]}")
+                raise NoRoute(
+                    f"{entry.location}: colour {color} leaves the rectangle at ({x}, {y}) to the {NAMES[out]}"
+                )
             next_color = color ^ 1 if (entry.swap_x and dx) or (entry.swap_y and dy) else color
             ahead.append((x + dx, y + dy, ACROSS[out], hops + 1, next_color))
     return Path(tuple(cores), tuple(routers), most, None)

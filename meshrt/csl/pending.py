@@ -29,7 +29,7 @@ class Pending:
     options: Options
     total: int
     time: float
-    place: Any  # where in the source: (function, line of its Python)
+    where: Any  # in the source: (function, line of its Python)
     done: int = 0
     waits: bool = False  # the core's task waits for it
     over: bool = False
@@ -43,28 +43,30 @@ def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options)
     """Begin an operation; what is returned is what the task has to wait for."""
     saved: list[tuple[Dsr, Any, Options]] = []
     resolved = []
-    for one in operands:
-        if isinstance(one, Dsr):
-            held = core.dsrs.get((one.kind, one.index))
+    for operand in operands:
+        if isinstance(operand, Dsr):
+            held = core.dsrs.get((operand.kind, operand.index))
             if held is None:
-                raise origin.failed(core, f"register {one.index} of {one.kind} is used and nothing was loaded to it")
-            one_dsd, how = held
+                raise origin.failed(
+                    core, f"register {operand.index} of {operand.kind} is used and nothing was loaded to it"
+                )
+            loaded, how = held
             if how.save_address:
-                saved.append((one, one_dsd, how))
+                saved.append((operand, loaded, how))
             if how.is_async:  # what the operation says itself goes before
                 options = replace(
                     options, is_async=True,
                     activate=how.activate if options.activate is None else options.activate,
                     unblock=how.unblock if options.unblock is None else options.unblock,
                 )  # fmt: skip
-            one = one_dsd
-        resolved.append(one)
+            operand = loaded
+        resolved.append(operand)
     target, sources = resolved[0], tuple(resolved[1:])
     total = _total(target, sources)
     for dsr, dsd, how in saved:
         if isinstance(dsd, Mem):
             core.dsrs[dsr.kind, dsr.index] = (increment(dsd, total * dsd.strides[0], dsd.nbytes), how)
-    plain = isinstance(target, Mem) and not any(isinstance(one, Fab | FifoName) for one in sources)
+    plain = isinstance(target, Mem) and not any(isinstance(source, Fab | FifoName) for source in sources)
     core.operations += 1
     if plain:
         compute(core, of, target, sources, 0, total)
@@ -95,10 +97,10 @@ def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options)
 
 def _total(target: Any, sources: tuple[Any, ...]) -> int:
     for kind in (Mem, Fab):  # memory says how long it is, then the fabric
-        for one in (target, *sources):
-            if isinstance(one, kind) and not (isinstance(one, Mem) and not one.extents):
-                return int(one.extent)
-    return 1 if not any(isinstance(one, FifoName) for one in (target, *sources)) else INFINITE
+        for operand in (target, *sources):
+            if isinstance(operand, kind) and not (isinstance(operand, Mem) and not operand.extents):
+                return int(operand.extent)
+    return 1 if not any(isinstance(operand, FifoName) for operand in (target, *sources)) else INFINITE
 
 
 def compute(core: Any, of: Operation, target: Mem, sources: tuple[Any, ...], begin: int, count: int) -> None:
@@ -106,7 +108,8 @@ def compute(core: Any, of: Operation, target: Mem, sources: tuple[Any, ...], beg
         return
     taken = of.dtype if of.takes is None else of.takes
     given = [
-        core.views[taken][elements(core, one, taken, begin, count)] if isinstance(one, Mem) else one for one in sources
+        core.views[taken][elements(core, source, taken, begin, count)] if isinstance(source, Mem) else source
+        for source in sources
     ]
     put(core, of, target, sources, given, begin, count)
 
@@ -125,17 +128,19 @@ def put(
     if not target.extents and len(sources) > 1 and not isinstance(sources[0], Mem | Fab | FifoName):
         place = target.base // SIZES[of.dtype]
         running = view[place] if begin else given[0]
-        for others in zip(*(np.broadcast_to(one, (count,)) for one in given[1:]), strict=True):
+        for others in zip(*(np.broadcast_to(values, (count,)) for values in given[1:]), strict=True):
             running = of.dtype(of.compute(running, *others))
         view[place] = running
         return
     if count > 1 and not any(target.strides):
         at = target.base // SIZES[of.dtype]
-        same = [isinstance(one, Mem) and one.base == target.base and not any(one.strides) for one in sources]
-        columns = [np.broadcast_to(one, (count,)) for one in given]
+        same = [
+            isinstance(source, Mem) and source.base == target.base and not any(source.strides) for source in sources
+        ]
+        columns = [np.broadcast_to(values, (count,)) for values in given]
         for step in range(count) if any(same) else (count - 1,):
             view[at] = of.compute(
-                *(view[at] if is_same else one[step] for one, is_same in zip(columns, same, strict=True))
+                *(view[at] if is_same else column[step] for column, is_same in zip(columns, same, strict=True))
             )
         return
     piece = apart(target.extents, target.strides) if len(target.extents) > 1 else begin + count
@@ -147,10 +152,10 @@ def put(
     while low < begin + count:
         high = min(begin + count, (low // piece + 1) * piece)
         part = [
-            core.views[taken][elements(core, one, taken, low, high - low)] if isinstance(one, Mem)
-            else one_given[low - begin : high - begin] if isinstance(one, Fab | FifoName)
-            else one_given
-            for one, one_given in zip(sources, given, strict=True)
+            core.views[taken][elements(core, source, taken, low, high - low)] if isinstance(source, Mem)
+            else values[low - begin : high - begin] if isinstance(source, Fab | FifoName)
+            else values
+            for source, values in zip(sources, given, strict=True)
         ]  # fmt: skip
         view[where[low - begin : high - begin]] = of.compute(*part)
         low = high
@@ -164,11 +169,11 @@ def advance(core: Any, pending: Pending) -> bool:
         pending.time, pending.stalled = max(pending.time, core.wafer.now), False
     begin = pending.time
     last, last_chain = 0.0, pending.chain
-    for one in sources:
-        if isinstance(one, Fab):
-            count = min(count, core.available(core.input_color(one)))
-        elif isinstance(one, FifoName):
-            held = core.fifos[one.index]
+    for source in sources:
+        if isinstance(source, Fab):
+            count = min(count, core.available(core.input_color(source)))
+        elif isinstance(source, FifoName):
+            held = core.fifos[source.index]
             held.was_empty = held.was_empty or held.count < count
             count = min(count, held.count)
     ready = count
@@ -183,27 +188,27 @@ def advance(core: Any, pending: Pending) -> bool:
         return False
     taken = of.dtype if of.takes is None else of.takes
     given: list[Any] = []
-    for one in sources:
-        if isinstance(one, Fab):
-            raw, first, final, begins, ends = core.take(core.input_color(one), count)
+    for source in sources:
+        if isinstance(source, Fab):
+            raw, first, final, begins, ends = core.take(core.input_color(source), count)
             if first > begin:
                 begin, pending.chain = first, begins
             if final > last:
                 last, last_chain = final, ends
             given.append(_narrow(raw, taken))
-        elif isinstance(one, FifoName):
-            raw, final, chain = core.pop(one, count, pending.time)
+        elif isinstance(source, FifoName):
+            raw, final, chain = core.pop(source, count, pending.time)
             if final - count > begin:
                 begin, pending.chain = final - count, chain
             if final > last:
                 last, last_chain = final, chain
             given.append(_narrow(raw, taken))
-        elif isinstance(one, Mem):
-            given.append(core.views[taken][elements(core, one, taken, pending.done, count)])
+        elif isinstance(source, Mem):
+            given.append(core.views[taken][elements(core, source, taken, pending.done, count)])
         else:
-            given.append(one)
+            given.append(source)
     most = of.narrow if core.banked else of.lanes
-    lanes = max([one.simd for one in (target, *sources) if isinstance(one, Fab)], default=most)
+    lanes = max([operand.simd for operand in (target, *sources) if isinstance(operand, Fab)], default=most)
     lanes = min(lanes, most) if most > 1 else 1
     moves = count / lanes + clashes(core, of, sources, pending.done, count, lanes)
     end = begin + moves
@@ -236,16 +241,16 @@ def clashes(core: Any, of: Operation, sources: tuple[Any, ...], begin: int, coun
     """Steps that take a cycle more, as operands' banks meet; 0 where no rule says so."""
     if not core.banked:
         return 0
-    found = conflicts(sources, of.dtype if of.takes is None else of.takes, begin, count, lanes)
-    core.conflicts += found
-    return found
+    steps = conflicts(sources, of.dtype if of.takes is None else of.takes, begin, count, lanes)
+    core.conflicts += steps
+    return steps
 
 
 def note(core: Any, pending: Pending) -> None:
     """Of the colours that it reads: what room there is now."""
-    for one in pending.sources:
-        if isinstance(one, Fab):
-            core.note(core.input_color(one))
+    for source in pending.sources:
+        if isinstance(source, Fab):
+            core.note(core.input_color(source))
 
 
 def _narrow(raw: Any, dtype: Any) -> Any:
@@ -263,27 +268,27 @@ def map_over(
     core: Any, function: Any, operands: tuple[Any, ...], target: Any, types: list[str]
 ) -> Iterator[Any]:  # fmt: skip
     """@map: the function of each element, in order. `types`: NumPy's, of its parameters and its result."""
-    vectors = [one for one in (*operands, target) if isinstance(one, Mem) and one.extents]
-    count = min((one.extent for one in vectors), default=1)
+    vectors = [vector for vector in (*operands, target) if isinstance(vector, Mem) and vector.extents]
+    count = min((vector.extent for vector in vectors), default=1)
     reads = []
-    for one, kind in zip(operands, types, strict=False):
-        if isinstance(one, Mem):
-            where = elements(core, one, kind, 0, count)
+    for operand, kind in zip(operands, types, strict=False):
+        if isinstance(operand, Mem):
+            where = elements(core, operand, kind, 0, count)
             view = core.views[kind]
             reads.append((view, _positions(where)))
-        elif isinstance(one, Fab | FifoName):
+        elif isinstance(operand, Fab | FifoName):
             raise origin.failed(core, "@map of vectors of the fabric is not here: move it to memory first")
         else:
-            reads.append((None, one))
+            reads.append((None, operand))
     writes = None if target is None else _positions(elements(core, target, types[-1], 0, count))
     out = None if target is None else core.views[types[-1]]
     core.t += COSTS.map_start
     for at in range(count):
         core.t += COSTS.map_step
         core.mapping = True  # its operations follow each other without a start
-        found = yield from function(core, *(where if view is None else view[where[at]] for view, where in reads))
+        result = yield from function(core, *(where if view is None else view[where[at]] for view, where in reads))
         if out is not None and writes is not None:
-            out[writes[at]] = found
+            out[writes[at]] = result
     core.mapping = False
 
 

@@ -27,9 +27,9 @@ def expression(r: Reader, level: int = 0) -> n.Node:
 def parenthesized(r: Reader, of: str) -> n.Node:
     """An expression and the parentheses around it; `of` is what they belong to."""
     r.want("(", of)
-    one = expression(r)
+    node = expression(r)
     r.want(")", of)
-    return one
+    return node
 
 
 def _unary(r: Reader) -> n.Node:
@@ -44,30 +44,30 @@ def _unary(r: Reader) -> n.Node:
 
 
 def _arguments(r: Reader, end: str, of: str) -> tuple[n.Node, ...]:
-    found: list[n.Node] = []
+    arguments: list[n.Node] = []
     while not r.take(end):
-        found.append(expression(r))
+        arguments.append(expression(r))
         if not r.has(end):
             r.want(",", of)
-    return tuple(found)
+    return tuple(arguments)
 
 
 def _postfix(r: Reader) -> n.Node:
-    one = _primary(r)
+    node = _primary(r)
     while r.token.kind == "op":
         line = r.token.line
         if r.take("("):
-            one = n.Call(line, one, _arguments(r, ")", "a call"))
+            node = n.Call(line, node, _arguments(r, ")", "a call"))
         elif r.take("["):
-            one = n.Index(line, one, _arguments(r, "]", "an index"))
+            node = n.Index(line, node, _arguments(r, "]", "an index"))
         elif r.take(".*"):
-            one = n.Deref(line, one)
+            node = n.Deref(line, node)
         elif r.has(".") and r.peek().kind in ("name", "int"):
             r.next()
-            one = n.Field(line, one, r.next().text)
+            node = n.Field(line, node, r.next().text)
         else:
             break
-    return one
+    return node
 
 
 def _primary(r: Reader) -> n.Node:

@@ -31,45 +31,47 @@ from meshrt.csl.values import Cell, Element, Library, Local, Memory, Module, Slo
 DIRECTIONS = {"RAMP": 0, "EAST": 1, "NORTH": 2, "WEST": 3, "SOUTH": 4}
 
 
-def load(one: Val, scope: Scope) -> Val:
+def load(value: Val, scope: Scope) -> Val:
     """The value of what lies somewhere."""
-    spot = one.spot
-    if spot is None or not (one.code is None and one.value is None):
-        return one
+    spot = value.spot
+    if spot is None or not (value.code is None and value.value is None):
+        return value
     if isinstance(spot, Memory):
-        if isinstance(one.type, Array):
-            return one
-        if nbytes(one.type) == 0:
+        if isinstance(value.type, Array):
+            return value
+        if nbytes(value.type) == 0:
             raise AssertionError
-        size = dtype(one.type).itemsize
+        size = dtype(value.type).itemsize
         if scope.writer is None:
             if not isinstance(spot.address, int) or scope.image is None:
-                return one
-            view = scope.image.memory.view(dtype(one.type))
+                return value
+            view = scope.image.memory.view(dtype(value.type))
             raw = view[spot.address // size]
-            return Val(one.type, raw if is_number(one.type) else bool(raw) if one.type is BOOL else int(raw), spot=spot)
+            return Val(
+                value.type, raw if is_number(value.type) else bool(raw) if value.type is BOOL else int(raw), spot=spot
+            )
         scope.spend(COSTS.load)
-        text = f"{view_of(one.type)}[{element_index(spot.address, size)}]"
-        return Val(one.type, code=f"({text} != 0)" if one.type is BOOL else text, spot=spot)
+        text = f"{view_of(value.type)}[{element_index(spot.address, size)}]"
+        return Val(value.type, code=f"({text} != 0)" if value.type is BOOL else text, spot=spot)
     if isinstance(spot, Slot):
         if scope.writer is None:
-            return Val(one.type, scope.image.objects[spot.index], spot=spot)
+            return Val(value.type, scope.image.objects[spot.index], spot=spot)
         scope.spend(COSTS.load)
-        return Val(one.type, code=f"o[{spot.index}]", spot=spot)
-    return one
+        return Val(value.type, code=f"o[{spot.index}]", spot=spot)
+    return value
 
 
 def named(name: str, scope: Scope, line: int) -> Val:
-    found = scope.find(name)
-    if found is None:
-        found = scope.language.lookup(scope.module, name)
-    if found is None:
+    value = scope.find(name)
+    if value is None:
+        value = scope.language.lookup(scope.module, name)
+    if value is None:
         if name in TYPES:
             return Val(TYPE, TYPES[name])
         if name in DIRECTIONS:
             return Val(TYPES["direction"], DIRECTIONS[name])
         raise unknown(scope.at(line), "name", name, [*_all_names(scope), *TYPES, *DIRECTIONS])
-    return found
+    return value
 
 
 def _all_names(scope: Scope) -> list[str]:
@@ -99,16 +101,16 @@ def pointed(pointer: Val, scope: Scope, line: int) -> Val:
     return Val(pointer.type.to, spot=Memory(int(pointer.value) if pointer.known else f"int({pointer.code})"))
 
 
-def address(one: Val, scope: Scope, line: int) -> Val:
+def address(value: Val, scope: Scope, line: int) -> Val:
     """The pointer to a value. CslError."""
-    if isinstance(one.type, Callable):
-        return one
-    if not isinstance(one.spot, Memory):
+    if isinstance(value.type, Callable):
+        return value
+    if not isinstance(value.spot, Memory):
         raise scope.wrong(line, "& of what has no place in memory")
-    kind = Pointer(one.type, False)
-    if isinstance(one.spot.address, int):
-        return Val(kind, one.spot.address)
-    return Val(kind, code=f"({one.spot.address})")
+    kind = Pointer(value.type, False)
+    if isinstance(value.spot.address, int):
+        return Val(kind, value.spot.address)
+    return Val(kind, code=f"({value.spot.address})")
 
 
 def element(array: Val, indices: list[Val], scope: Scope, line: int) -> Val:
@@ -154,20 +156,20 @@ def element(array: Val, indices: list[Val], scope: Scope, line: int) -> Val:
 
 
 def _known_element(array: Val, indices: list[Val], scope: Scope, line: int) -> Val:
-    if all(one.known for one in indices):
-        index = tuple(int(one.value) for one in indices)
-        for one, extent in zip(index, array.type.sizes, strict=True):
-            if not -1 < one < extent:
-                raise scope.wrong(line, f"index {one} of an axis of {extent}")
-        found = array.value[index]
-        if isinstance(found, Val):
-            found = found.value
-        elif not is_number(array.type.element) and isinstance(found, np.generic):
-            found = int(found)
-        return Val(array.type.element, found, spot=Element(array.value, index))
+    if all(value.known for value in indices):
+        index = tuple(int(value.value) for value in indices)
+        for number, extent in zip(index, array.type.sizes, strict=True):
+            if not -1 < number < extent:
+                raise scope.wrong(line, f"index {number} of an axis of {extent}")
+        item = array.value[index]
+        if isinstance(item, Val):
+            item = item.value
+        elif not is_number(array.type.element) and isinstance(item, np.generic):
+            item = int(item)
+        return Val(array.type.element, item, spot=Element(array.value, index))
     table = scope.image.constant(array.value)
     scope.spend(COSTS.load)
-    return Val(array.type.element, code=f"{table}[{', '.join(f'int({code(one, scope)})' for one in indices)}]")
+    return Val(array.type.element, code=f"{table}[{', '.join(f'int({code(value, scope)})' for value in indices)}]")
 
 
 def member(owner: Val, name: str, scope: Scope, line: int) -> Val:
@@ -179,15 +181,15 @@ def member(owner: Val, name: str, scope: Scope, line: int) -> Val:
                 raise unknown(scope.at(line), f"{module.name} member", name, module.members)
             return module.members[name]
         assert isinstance(module, Module)
-        found: Val | None = scope.language.lookup(module, name)
-        if found is None:
+        value: Val | None = scope.language.lookup(module, name)
+        if value is None:
             raise unknown(scope.at(line), f"name in {module.tree.path}", name, module.tree.declarations)
-        return found
+        return value
     if owner.type is STRUCT:
         if name not in owner.value:
             raise unknown(scope.at(line), "field", name, owner.value)
-        one: Val = owner.value[name]
-        return one
+        field: Val = owner.value[name]
+        return field
     if owner.type is TYPE and isinstance(owner.value, Enum):
         return enum_member(owner.value, name, scope, line)
     raise scope.wrong(line, f".{name} of a {owner.type}, which has no fields")

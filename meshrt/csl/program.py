@@ -8,7 +8,7 @@ from typing import Any
 
 from meshrt.csl import nodes as n
 from meshrt.csl.builtins import BUILTINS
-from meshrt.csl.errors import CslError, Place
+from meshrt.csl.errors import CslError, SourceLocation
 from meshrt.csl.functions import call, function, same
 from meshrt.csl.image import Image
 from meshrt.csl.libraries import collectives, math, system, tileconfig
@@ -41,7 +41,7 @@ class Program:
         self.tiles: dict[tuple[int, int], Image] = {}
         self.images: dict[Any, Image] = {}
         self.routes: dict[tuple[int, int, int], dict[str, Any]] = {}
-        self.route_places: dict[tuple[int, int, int], Place] = {}
+        self.route_locations: dict[tuple[int, int, int], SourceLocation] = {}
         self.names: dict[str, Any] = {}
 
     def tree(self, path: Path, scope: Scope | None, line: int) -> n.File:
@@ -61,17 +61,17 @@ class Program:
         shared = self.images if module.image is None else module.image.modules
         if key in shared:
             return Val(MODULE, shared[key])
-        found: Any
+        imported: Any
         if path.startswith("<"):
             if path not in LIBRARIES:
                 hint = nearest(path, LIBRARIES, f"there are {', '.join(LIBRARIES)}")
                 raise scope.wrong(line, f"no library {path}: {hint}")
-            found = LIBRARIES[path](self, given, module.image)
+            imported = LIBRARIES[path](self, given, module.image)
         else:
             file = Path(module.tree.path).parent / path
-            found = open_module(self.tree(file, scope, line), given, module.image, self)
-        shared[key] = found
-        return Val(MODULE, found)
+            imported = open_module(self.tree(file, scope, line), given, module.image, self)
+        shared[key] = imported
+        return Val(MODULE, imported)
 
     def set_tile(self, x: int, y: int, path: str, given: dict[str, Val], scope: Scope, line: int) -> None:
         if (x, y) in self.tiles:
@@ -94,14 +94,14 @@ class Program:
         image = Image(self.arch)
         module = open_module(tree, given, image, self)
         for name in tree.exported:
-            found = lookup(module, name)
-            assert found is not None
-            image.exports[name] = found
+            value = lookup(module, name)
+            assert value is not None
+            image.exports[name] = value
         for ref in image.tasks.values():
             function(ref, image, [])
-        for one in image.exports.values():
-            if isinstance(one.value, FunctionRef):
-                function(one.value, image, [])
+        for exported in image.exports.values():
+            if isinstance(exported.value, FunctionRef):
+                function(exported.value, image, [])
         return image
 
 
@@ -115,7 +115,9 @@ def build(path: Path, parameters: dict[str, int], arch: str) -> Program:
         node = tree.declarations.get(name)
         if not isinstance(node, n.Declaration) or node.kind != "param":
             params = [
-                key for key, one in tree.declarations.items() if isinstance(one, n.Declaration) and one.kind == "param"
+                key
+                for key, declaration in tree.declarations.items()
+                if isinstance(declaration, n.Declaration) and declaration.kind == "param"
             ]
             raise CslError(
                 f"--params {name}: {nearest(name, params, f'{path.name} has ' + (', '.join(params) or 'none'))}"

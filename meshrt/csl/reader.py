@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshrt.csl.errors import CslError, Place, wrong
+from meshrt.csl.errors import CslError, SourceLocation, wrong
 from meshrt.csl.lexer import Token
 
 
@@ -49,4 +49,4 @@ class Reader:
         return self.next().text
 
     def wrong(self, message: str) -> CslError:
-        return wrong(Place(self.file, self.token.line), message)
+        return wrong(SourceLocation(self.file, self.token.line), message)

@@ -14,10 +14,10 @@ START = float("-inf")
 
 @dataclass(slots=True, eq=False)
 class Room:
-    """Of one core and colour. `free`: (since when, wavelets asked for less those that wait); `told`: when it grew."""
+    """Of a core and colour. `free`: (since when, wavelets asked for less those that wait); `growths`: when it grew."""
 
     free: list[tuple[float, int]] = field(default_factory=lambda: [(START, 0)])
-    told: list[float] = field(default_factory=list)
+    growths: list[float] = field(default_factory=list)
     waiters: list[tuple[Any, float, float]] = field(default_factory=list)  # core, since when, how much later it knows
 
     def known(self, now: float, later: float) -> int:
@@ -33,25 +33,25 @@ class Room:
         self.free.append((now, free))
         if not grows:
             return []
-        if self.told:
-            time = max(time, self.told[-1])
-        self.told.append(time)
+        if self.growths:
+            time = max(time, self.growths[-1])
+        self.growths.append(time)
         due = [(core, time + later) for core, since, later in self.waiters if time + later > since]
-        self.waiters = [one for one in self.waiters if time + one[2] <= one[1]]
+        self.waiters = [waiter for waiter in self.waiters if time + waiter[2] <= waiter[1]]
         return due
 
     def wait(self, core: Any, now: float, later: float) -> float | None:
         """When a core that found no room is to look again; None: it is told."""
-        place = len(self.told)
-        while place and self.told[place - 1] + later > now:
+        place = len(self.growths)
+        while place and self.growths[place - 1] + later > now:
             place -= 1
-        if place < len(self.told):
-            return self.told[place] + later
+        if place < len(self.growths):
+            return self.growths[place] + later
         self.waiters.append((core, now, later))
         return None
 
     def forget(self) -> None:
         """The host has seen all cores at rest: everything is known everywhere."""
         self.free = [(START, self.free[-1][1])]
-        self.told.clear()
-        self.waiters = [one for one in self.waiters if one[0].pending]
+        self.growths.clear()
+        self.waiters = [waiter for waiter in self.waiters if waiter[0].pending]

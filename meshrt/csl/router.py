@@ -25,7 +25,7 @@ ACROSS = {EAST: WEST, WEST: EAST, NORTH: SOUTH, SOUTH: NORTH}
 
 
 @dataclass(slots=True, eq=False)
-class Route:
+class RouterEntry:
     """One entry of a router. `positions`: (rx, tx) of each switch position."""
 
     positions: list[tuple[frozenset[int], frozenset[int]]]
@@ -35,7 +35,7 @@ class Route:
     filter: Range | Counter | None = None
     swap_x: bool = False
     swap_y: bool = False
-    place: Any = None
+    location: Any = None
     exact: bool = False  # of a library: takes no more than its core's operations ask for
     changes: bool = False  # the tile's code writes it anew in the run: what it does not take waits
     torn: bool = False  # in teardown: nothing goes through
@@ -119,27 +119,27 @@ class Route:
         return self.at != before
 
 
-def check_color(color: int, place: Any) -> None:
+def check_color(color: int, location: Any) -> None:
     """May it have routes? ColorLimit."""
     if not 0 <= color < COLORS:
         raise ColorLimit(
-            f"{place}: colour {color} is given routes, a router has {COLORS}, 0 to {COLORS - 1}: routes that share no"
-            " router may share a colour"
+            f"{location}: colour {color} is given routes, a router has {COLORS}, 0 to {COLORS - 1}: routes that share"
+            " no router may share a colour"
         )
 
 
-def check_switch(color: int, entry: Route, arch: str) -> None:
+def check_switch(color: int, entry: RouterEntry, arch: str) -> None:
     """May a colour have more positions than one? ColorLimit."""
     if len(entry.positions) > 1 and color not in SWITCHED.get(arch, range(COLORS)):
         raise ColorLimit(
-            f"{entry.place}: colour {color} is given switch positions, which a WSE-3 has for colours"
+            f"{entry.location}: colour {color} is given switch positions, which a WSE-3 has for colours"
             f" {', '.join(map(str, SWITCHED[arch]))} alone"
         )
 
 
-def ports(one: Any) -> frozenset[int]:
+def ports(directions: Any) -> frozenset[int]:
     """Of one direction, a struct, or an array of them."""
-    value = one.value
+    value = directions.value
     if isinstance(value, dict):
         return frozenset(int(part.value) for part in value.values())
     if isinstance(value, np.ndarray):
@@ -147,28 +147,28 @@ def ports(one: Any) -> frozenset[int]:
     return frozenset([int(value)])
 
 
-def _only(names: Iterable[str], known: Sequence[str], of: str, place: Any) -> None:
+def _only(names: Iterable[str], choices: Sequence[str], of: str, location: Any) -> None:
     for name in names:
-        if name not in known:
-            there = nearest(name, known, f"there are .{', .'.join(known)}")
-            raise CslError(f"{place}: {of} has no .{name} in the part of CSL that is here (docs/csl.md): {there}")
+        if name not in choices:
+            hint = nearest(name, choices, f"there are .{', .'.join(choices)}")
+            raise CslError(f"{location}: {of} has no .{name} in the part of CSL that is here (docs/csl.md): {hint}")
 
 
-def route(config: dict[str, Any], place: Any) -> Route:
+def route(config: dict[str, Any], location: Any) -> RouterEntry:
     """What @set_color_config says. CslError."""
-    _only(config, FIELDS, "a colour's configuration", place)
+    _only(config, FIELDS, "a colour's configuration", location)
     if "routes" not in config:
-        raise CslError(f"{place}: a colour's configuration has no .routes")
+        raise CslError(f"{location}: a colour's configuration has no .routes")
     routes = config["routes"].value
-    _only(routes, ("rx", "tx", "color_swap_x", "color_swap_y"), "a colour's .routes", place)
+    _only(routes, ("rx", "tx", "color_swap_x", "color_swap_y"), "a colour's .routes", location)
     rx = ports(routes["rx"]) if "rx" in routes else frozenset[int]()
     tx = ports(routes["tx"]) if "tx" in routes else frozenset[int]()
-    found = Route([(rx, tx)], place=place)
-    found.swap_x = "color_swap_x" in routes and bool(routes["color_swap_x"].value)
-    found.swap_y = "color_swap_y" in routes and bool(routes["color_swap_y"].value)
+    entry = RouterEntry([(rx, tx)], location=location)
+    entry.swap_x = "color_swap_x" in routes and bool(routes["color_swap_x"].value)
+    entry.swap_y = "color_swap_y" in routes and bool(routes["color_swap_y"].value)
     if "switches" in config:
         switches = config["switches"].value
-        _only(switches, SWITCHES, "a colour's .switches", place)
+        _only(switches, SWITCHES, "a colour's .switches", location)
         for name in ("pos1", "pos2", "pos3"):
             if name not in switches or "invalid" in switches[name].value:
                 break
@@ -176,19 +176,19 @@ def route(config: dict[str, Any], place: Any) -> Route:
             # what a position does not say is as in the one before
             rx = ports(position["rx"]) if "rx" in position else rx
             tx = ports(position["tx"]) if "tx" in position else tx
-            found.positions.append((rx, tx))
+            entry.positions.append((rx, tx))
         if "current_switch_pos" in switches:
-            found.at = int(switches["current_switch_pos"].value)
-            if not 0 <= found.at < len(found.positions):
+            entry.at = int(switches["current_switch_pos"].value)
+            if not 0 <= entry.at < len(entry.positions):
                 raise CslError(
-                    f"{place}: .current_switch_pos is {found.at}, and the last position before one that is not valid is"
-                    f" {len(found.positions) - 1}"
+                    f"{location}: .current_switch_pos is {entry.at}, and the last position before one that is not valid"
+                    f" is {len(entry.positions) - 1}"
                 )
         for name in switches["pop_mode"].value if "pop_mode" in switches else ():
-            _only([name], POP_MODES, ".pop_mode", place)
-            found.pop = name
-        found.ring = "ring_mode" in switches and bool(switches["ring_mode"].value)
-    found.changes = found.torn = "teardown" in config and bool(config["teardown"].value)
+            _only([name], POP_MODES, ".pop_mode", location)
+            entry.pop = name
+        entry.ring = "ring_mode" in switches and bool(switches["ring_mode"].value)
+    entry.changes = entry.torn = "teardown" in config and bool(config["teardown"].value)
     if "filter" in config:
-        found.filter = filter_of(config["filter"].value, place)
-    return found
+        entry.filter = filter_of(config["filter"].value, location)
+    return entry

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshrt.csl.errors import CslError, Place, wrong
+from meshrt.csl.errors import CslError, SourceLocation, wrong
 from meshrt.csl.values import Language, Module, Val
 
-NOWHERE = Place("", 0)
+NOWHERE = SourceLocation("", 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -20,17 +20,17 @@ class Writer:
     image: Any
     result: Any  # type
     body: list[str] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
+    locations: list[SourceLocation] = field(default_factory=list)
     depth: int = 1
     names: int = 0
     cost: float = 0.0  # cycles of what was written, not yet charged
-    at: Place = NOWHERE
+    at: SourceLocation = NOWHERE
     after: list[Any] = field(default_factory=list)  # what each open loop does before it goes on
     taken: frozenset[str] = frozenset()  # names whose address is taken
 
     def line(self, text: str) -> None:
         self.body.append("    " * self.depth + text)
-        self.places.append(self.at)
+        self.locations.append(self.at)
 
     def charge(self) -> None:
         """Write down what was not yet charged."""
@@ -71,14 +71,14 @@ class Scope:
     def find(self, name: str) -> Val | None:
         scope: Scope | None = self
         while scope is not None:
-            found = scope.names.get(name)
-            if found is not None:
-                return found
+            value = scope.names.get(name)
+            if value is not None:
+                return value
             scope = scope.outer
         return None
 
-    def at(self, line: int) -> Place:
-        return Place(self.module.tree.path, line)
+    def at(self, line: int) -> SourceLocation:
+        return SourceLocation(self.module.tree.path, line)
 
     def wrong(self, line: int, message: str) -> CslError:
         return wrong(self.at(line), message)
@@ -90,8 +90,8 @@ class Scope:
 
     @property
     def language(self) -> Language:
-        found: Language = self.module.program.language
-        return found
+        language: Language = self.module.program.language
+        return language
 
     @property
     def image(self) -> Any:

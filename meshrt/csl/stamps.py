@@ -12,15 +12,15 @@ WORDS = 3  # of a stamp
 
 def between(wafer: Any, name: str) -> list[int]:
     """Of each core that exports a pointer to them by this name. CslError."""
-    found = []
+    cycles = []
     for core in wafer.cores.values():
-        one = core.image.exports.get(name)
-        if one is None or isinstance(one.value, FunctionRef) or not isinstance(one.spot, Memory):
+        exported = core.image.exports.get(name)
+        if exported is None or isinstance(exported.value, FunctionRef) or not isinstance(exported.spot, Memory):
             continue
-        at = int(core.m_uint16[int(one.spot.address) // 2]) // 2
+        at = int(core.m_uint16[int(exported.spot.address) // 2]) // 2
         words = [int(word) for word in core.m_uint16[at : at + 2 * WORDS]]
         begin, end = (sum(word << 16 * place for place, word in enumerate(part)) for part in (words[:3], words[3:]))
-        found.append(end - begin)
-    if not found:
+        cycles.append(end - begin)
+    if not cycles:
         raise CslError(f"no core exports stamps by the name {name!r}")
-    return found
+    return cycles

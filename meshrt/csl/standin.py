@@ -61,11 +61,11 @@ class SdkRuntime:
         if report:
             from meshrt.csl.report import report_of
 
-            told = report_of(self._host.wafer)
+            content = report_of(self._host.wafer)
             if os.environ.get("MESHRT_CSL_EXPORTED"):
-                told["exported"] = digests(self._host.wafer)
+                content["exported"] = digests(self._host.wafer)
             with open(report, "a") as out:
-                out.write(json.dumps(told) + "\n")
+                out.write(json.dumps(content) + "\n")
 
     def read_symbol(self, x: int, y: int, name: str, dtype: Any = None) -> Any:
         return self._host.read(x, y, name, dtype)

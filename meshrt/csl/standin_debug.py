@@ -25,7 +25,7 @@ class debug_util:
 
     def get_symbol(self, px: int, py: int, name: str, dtype: Any) -> Any:
         core = self._wafer.cores[px - MARGIN[0], py - MARGIN[1]]
-        for address, nbytes, found in core.image.places:
-            if found == name:
+        for address, nbytes, variable in core.image.symbols:
+            if variable == name:
                 return core.memory[address : address + nbytes].view(dtype).copy()
         raise CslError(f"core ({px}, {py}) has no variable {name!r}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from meshrt.csl.errors import CslError, Place
+from meshrt.csl.errors import CslError, SourceLocation
 from meshrt.csl.program import Program
 from meshrt.csl.router import COLORS
 from meshrt.csl.types import INT, STRUCT, TYPES
@@ -70,11 +70,11 @@ class RoutingPosition:
         self.tx: list[int] = []
 
     def set_input(self, routes: Sequence[Route]) -> RoutingPosition:
-        self.rx = [int(one) for one in routes]
+        self.rx = [int(route) for route in routes]
         return self
 
     def set_output(self, routes: Sequence[Route]) -> RoutingPosition:
-        self.tx = [int(one) for one in routes]
+        self.tx = [int(route) for route in routes]
         return self
 
 
@@ -106,8 +106,8 @@ class CodeRegion:
         self.of_all |= {name.name: name} if isinstance(name, Color) else {name: value}
 
     def set_param(self, core: IntVector, name: str | Color, value: Any = None) -> None:
-        one = self.of_one.setdefault(self._inside(core), {})
-        one |= {name.name: name} if isinstance(name, Color) else {name: value}
+        parameters = self.of_one.setdefault(self._inside(core), {})
+        parameters |= {name.name: name} if isinstance(name, Color) else {name: value}
 
     def paint(self, core: IntVector, color: Color, positions: Sequence[RoutingPosition]) -> None:
         """The routes of a colour at a core of the region. CslError."""
@@ -164,7 +164,7 @@ class SdkLayout:
             for (x, y), color, routes in region.painted:
                 key = (left + x, top + y, int(known(color).value))
                 program.routes[key] = {"routes": Val(STRUCT, {"rx": _ports(routes.rx), "tx": _ports(routes.tx)})}
-                program.route_places[key] = Place(str(region.file), 1)
+                program.route_locations[key] = SourceLocation(str(region.file), 1)
         if len(numbers) > COLORS:
             raise CslError(f"{len(numbers)} colours: routers have {COLORS}")
         program.size = (max(x for x, _ in program.tiles) + 1, max(y for _, y in program.tiles) + 1)
@@ -177,7 +177,7 @@ class SdkLayout:
 
 
 def _ports(numbers: Sequence[int]) -> Val:
-    return Val(STRUCT, {str(at): Val(TYPES["direction"], one) for at, one in enumerate(numbers)})
+    return Val(STRUCT, {str(at): Val(TYPES["direction"], number) for at, number in enumerate(numbers)})
 
 
 def _not_here(of: str, name: str) -> Exception:

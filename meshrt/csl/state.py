@@ -31,7 +31,9 @@ class State:
         self.sent = np.zeros((count, COLORS))
         for at, core in enumerate(cores):
             self._core(at, core)
-        self.events = np.array([self._event(one) for one in sorted(wafer.heap, key=lambda one: one[:5])], np.float64)
+        self.events = np.array(
+            [self._event(event) for event in sorted(wafer.heap, key=lambda event: event[:5])], np.float64
+        )
         write(lowered)
         for core in cores:
             for kind, index in core.dsrs:
@@ -43,11 +45,11 @@ class State:
         self.registers[..., 0] = KIND["nothing"]
         self.held = np.full((count, registers, 4), -1, np.int64)
         for at, core in enumerate(cores):
-            for place, one in enumerate(core.o):
-                self.objects[at, place] = of.row(one, core.image)
-            for (kind, index), (one, how) in core.dsrs.items():
+            for place, value in enumerate(core.o):
+                self.objects[at, place] = of.row(value, core.image)
+            for (kind, index), (value, how) in core.dsrs.items():
                 place = lowered.registers[kind, index]
-                self.registers[at, place] = of.row(one, core.image)
+                self.registers[at, place] = of.row(value, core.image)
                 self.held[at, place] = option_row(how)
         self.before = self.objects.copy(), self.registers.copy(), self.held.copy()
         # cores, bytes, objects, registers, bytes ever written to; events, wavelets, hops, longest path, time; ranks
@@ -69,8 +71,8 @@ class State:
         self.fields[at, :14] = (core.number, core.x, core.y, self.of.image[id(core.image)], core.open, core.operations,
                                 core.taken, core.tasks_run, core.conflicts, core.scheduled, *core.chain, command,
                                 len(arguments))  # fmt: skip
-        for number, one in enumerate(arguments):
-            self.fields[at, 14 + 2 * number : 16 + 2 * number] = self.of.lowered.row(one, core.image)[:2]
+        for number, argument in enumerate(arguments):
+            self.fields[at, 14 + 2 * number : 16 + 2 * number] = self.of.lowered.row(argument, core.image)[:2]
         for task in core.blocked:
             self.blocked[at, task] = 1
         for task, since in core.ready.items():
@@ -166,7 +168,7 @@ class State:
 
 
 def options(row: Any) -> Options:
-    is_async, activate, unblock, save = (int(one) for one in row)
+    is_async, activate, unblock, save = (int(number) for number in row)
     return Options(
         bool(is_async), None if activate < 0 else activate, None if unblock < 0 else unblock, None, bool(save)
     )

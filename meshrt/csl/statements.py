@@ -34,17 +34,17 @@ def statement(node: n.Node, scope: Scope) -> None:
     if handler is not None:
         handler(node, scope)
         return
-    found = expression(node, scope)
+    value = expression(node, scope)
     if scope.writer is not None:
         scope.writer.charge()
-        if found.code is not None:
-            scope.writer.line(found.code)
+        if value.code is not None:
+            scope.writer.line(value.code)
 
 
 def _block(node: n.Block, scope: Scope) -> None:
     inner = scope.child()
-    for one in node.statements:
-        statement(one, inner)
+    for part in node.statements:
+        statement(part, inner)
 
 
 def _declaration(node: n.Declaration, scope: Scope) -> None:
@@ -127,7 +127,9 @@ def _switch(node: n.Switch, scope: Scope) -> None:
     writer = scope.writer
     if value.known:
         for labels, then in node.cases:
-            if not labels or any(binary("==", value, expression(one, scope), scope, node.line).value for one in labels):
+            if not labels or any(
+                binary("==", value, expression(label, scope), scope, node.line).value for label in labels
+            ):
                 statement(then, scope.child())
                 return
         return
@@ -138,7 +140,7 @@ def _switch(node: n.Switch, scope: Scope) -> None:
     tested = Val(value.type, code=name)
     word = "if"
     for labels, then in node.cases:
-        tests = [binary("==", tested, expression(one, scope), scope, node.line).code for one in labels]
+        tests = [binary("==", tested, expression(label, scope), scope, node.line).code for label in labels]
         writer.cost = 0.0
         writer.line(f"{word} {' or '.join(map(str, tests))}:" if labels else "else:" if word == "elif" else "if True:")
         word = "elif"

@@ -25,13 +25,13 @@ def told(core: Core) -> str:
 def why(core: Core) -> str:
     """What a core waits for."""
     parts = []
-    for one in core.pending:
-        colors = [f"colour {core.input_color(part)}" for part in one.sources if isinstance(part, Fab)]
-        what = f"waits for {' and '.join(colors)}" if colors else "waits for room"
-        if isinstance(one.target, Fab):
-            what += f", sends on colour {core.output_color(one.target)}"
-        place = origin.place(core, one.place).split(": core")[0]
-        parts.append(f"@{one.of.name} at {place} {what} ({one.done} of {one.total} done)")
+    for pending in core.pending:
+        colors = [f"colour {core.input_color(part)}" for part in pending.sources if isinstance(part, Fab)]
+        reason = f"waits for {' and '.join(colors)}" if colors else "waits for room"
+        if isinstance(pending.target, Fab):
+            reason += f", sends on colour {core.output_color(pending.target)}"
+        location = origin.location(core, pending.where).split(": core")[0]
+        parts.append(f"@{pending.of.name} at {location} {reason} ({pending.done} of {pending.total} done)")
     for number in sorted(core.ready):
         if number in core.blocked:
             name = core.image.tasks[number].node.name if number in core.image.tasks else str(number)

@@ -22,7 +22,7 @@ class Task:
 
 def candidates(core: Any) -> list[tuple[float, int, Any]]:
     """What may run: from when on, its number, the wavelet's colour or None."""
-    found: list[tuple[float, int, Any]] = [
+    runnable: list[tuple[float, int, Any]] = [
         (since, number, None) for number, since in core.ready.items() if number not in core.blocked
     ]
     for color, trains in core.arrived.items():
@@ -32,14 +32,14 @@ def candidates(core: Any) -> list[tuple[float, int, Any]]:
         time = first.head + first.gap * first.at
         if first.control:
             number = _control_task(core, int(first.data[first.at]))
-            if number is not None and not any(core.reads(one, color, True) for one in core.pending):
-                found.append((time, number, color))
+            if number is not None and not any(core.reads(pending, color, True) for pending in core.pending):
+                runnable.append((time, number, color))
             continue
         number = core.data.get(color)
-        if number is None or number in core.blocked or any(core.reads(one, color) for one in core.pending):
+        if number is None or number in core.blocked or any(core.reads(pending, color) for pending in core.pending):
             continue
-        found.append((time, number, color))
-    return found
+        runnable.append((time, number, color))
+    return runnable
 
 
 def _control_task(core: Any, raw: int) -> int | None:

@@ -32,7 +32,7 @@ def _tile(node: n.Builtin, scope: Scope) -> Any:
 
 
 def _numbers(node: n.Builtin, scope: Scope, of: int) -> list[int]:
-    return [int(known(one, scope, "a coordinate").value) for one in node.arguments[:of]]
+    return [int(known(argument, scope, "a coordinate").value) for argument in node.arguments[:of]]
 
 
 def _set_rectangle(node: n.Builtin, scope: Scope) -> Val:
@@ -69,7 +69,7 @@ def _set_color_config(node: n.Builtin, scope: Scope) -> Val:
         raise scope.wrong(node.line, f"tile ({x}, {y}) is not in the rectangle of {width} x {height}")
     check_color(color, scope.at(node.line))
     program.routes.setdefault((x, y, color), {}).update(config)
-    program.route_places[x, y, color] = scope.at(node.line)
+    program.route_locations[x, y, color] = scope.at(node.line)
     return NOTHING
 
 
@@ -90,16 +90,18 @@ def _export_name(node: n.Builtin, scope: Scope) -> Val:
 
 def _export_symbol(node: n.Builtin, scope: Scope) -> Val:
     image = _tile(node, scope)
-    one = place(node.arguments[0], scope)
+    exported = place(node.arguments[0], scope)
     if len(node.arguments) > 1:
         name = known(node.arguments[1], scope, "a name").value
     elif isinstance(node.arguments[0], n.Name):
         name = node.arguments[0].name
     else:
         raise scope.wrong(node.line, "@export_symbol of what has no name")
-    if not isinstance(one.type, Callable | Pointer | Array) and not isinstance(one.spot, Memory):
-        raise scope.wrong(node.line, f"@export_symbol of a {one.type}: functions, and what lies in memory, can be seen")
-    image.exports[name] = one
+    if not isinstance(exported.type, Callable | Pointer | Array) and not isinstance(exported.spot, Memory):
+        raise scope.wrong(
+            node.line, f"@export_symbol of a {exported.type}: functions, and what lies in memory, can be seen"
+        )
+    image.exports[name] = exported
     return NOTHING
 
 
@@ -123,14 +125,14 @@ def _bind(kind: str) -> Any:
 CONTROL, TEARDOWN = 1000, 2000  # control tasks, and handlers of teardowns, have numbers of their own
 
 
-def task_number(one: Val, scope: Scope, line: int) -> Val:
+def task_number(task: Val, scope: Scope, line: int) -> Val:
     """A number of a task, by itself or by its task."""
-    if isinstance(one.value, FunctionRef):
+    if isinstance(task.value, FunctionRef):
         for number, ref in scope.image.tasks.items():
-            if ref.node is one.value.node:
+            if ref.node is task.value.node:
                 return Val(TYPES["local_task_id"], number)
-        raise scope.wrong(line, f"{one.value.node.name} has no number: @bind_local_task gives it one")
-    return one
+        raise scope.wrong(line, f"{task.value.node.name} has no number: @bind_local_task gives it one")
+    return task
 
 
 def _get_filter_id(node: n.Builtin, scope: Scope) -> Val:
@@ -151,22 +153,22 @@ def _set_teardown_handler(node: n.Builtin, scope: Scope) -> Val:
     return NOTHING
 
 
-def _mark(what: str) -> Any:
+def _mark(action: str) -> Any:
     def mark(node: n.Builtin, scope: Scope) -> Val:
         image = _tile(node, scope)
-        one = task_number(expression(node.arguments[0], scope), scope, node.line)
+        task = task_number(expression(node.arguments[0], scope), scope, node.line)
         if scope.writer is None:
-            number = int(one.value)
-            if what == "activate":
+            number = int(task.value)
+            if action == "activate":
                 image.active.append(number)
-            elif what == "block":
+            elif action == "block":
                 image.blocked.add(number)
             else:
                 image.blocked.discard(number)
             return NOTHING
         scope.writer.cost += COSTS.arithmetic
         scope.writer.charge()
-        scope.writer.line(f"c.{what}({code(one, scope)})")
+        scope.writer.line(f"c.{action}({code(task, scope)})")
         return NOTHING
 
     return mark

@@ -35,16 +35,16 @@ class Train:
 def available(trains: Iterable[Train]) -> int:
     """Data that have come, or are on their way, before a control wavelet."""
     total = 0
-    for one in trains:
-        if one.control:
+    for train in trains:
+        if train.control:
             break
-        total += len(one.data) - one.at
+        total += len(train.data) - train.at
     return total
 
 
 def waiting(trains: Iterable[Train]) -> int:
     """All that have come, or are on their way."""
-    return sum(len(one.data) - one.at for one in trains)
+    return sum(len(train.data) - train.at for train in trains)
 
 
 def take(trains: deque[Train], count: int) -> tuple[Any, float, float, Chain, Chain]:
@@ -52,15 +52,15 @@ def take(trains: deque[Train], count: int) -> tuple[Any, float, float, Chain, Ch
     parts, first, final = [], None, 0.0
     begins = ends = trains[0].chain
     while count:
-        one = trains[0]
-        some = min(count, len(one.data) - one.at)
+        train = trains[0]
+        taken = min(count, len(train.data) - train.at)
         if first is None:
-            first = one.head + one.gap * one.at
-        final, ends = one.head + one.gap * (one.at + some - 1), one.chain
-        parts.append(one.data[one.at : one.at + some])
-        one.at += some
-        count -= some
-        if one.at == len(one.data):
+            first = train.head + train.gap * train.at
+        final, ends = train.head + train.gap * (train.at + taken - 1), train.chain
+        parts.append(train.data[train.at : train.at + taken])
+        train.at += taken
+        count -= taken
+        if train.at == len(train.data):
             trains.popleft()
     assert first is not None
     return parts[0] if len(parts) == 1 else np.concatenate(parts), first, final, begins, ends

@@ -85,43 +85,43 @@ STRUCT, TYPE, MODULE, NATIVE, U16, I16 = (
 )
 
 
-def is_float(one: Any) -> bool:
-    return one is FLOAT or (isinstance(one, Simple) and one.name[0] == "f" and one.name[1:].isdigit())
+def is_float(kind: Any) -> bool:
+    return kind is FLOAT or (isinstance(kind, Simple) and kind.name[0] == "f" and kind.name[1:].isdigit())
 
 
-def is_int(one: Any) -> bool:
-    return one is INT or (isinstance(one, Simple) and one.name[0] in "iu" and one.name[1:].isdigit())
+def is_int(kind: Any) -> bool:
+    return kind is INT or (isinstance(kind, Simple) and kind.name[0] in "iu" and kind.name[1:].isdigit())
 
 
-def is_number(one: Any) -> bool:
-    return is_int(one) or is_float(one)
+def is_number(kind: Any) -> bool:
+    return is_int(kind) or is_float(kind)
 
 
-def is_word(one: Any) -> bool:
-    return isinstance(one, Enum | Pointer) or (isinstance(one, Simple) and one.name in WORDS)
+def is_word(kind: Any) -> bool:
+    return isinstance(kind, Enum | Pointer) or (isinstance(kind, Simple) and kind.name in WORDS)
 
 
-def is_pointer(one: Any) -> TypeGuard[Pointer]:
-    return isinstance(one, Pointer)
+def is_pointer(kind: Any) -> TypeGuard[Pointer]:
+    return isinstance(kind, Pointer)
 
 
-def is_dsd(one: Any) -> bool:
-    return isinstance(one, Simple) and one.name in DSDS
+def is_dsd(kind: Any) -> bool:
+    return isinstance(kind, Simple) and kind.name in DSDS
 
 
-def nbytes(one: Any) -> int:
+def nbytes(kind: Any) -> int:
     """What a value takes in memory; 0 where it takes no place there."""
-    if isinstance(one, Array):
-        return one.count * nbytes(one.element)
-    if isinstance(one, Pointer | Enum):
+    if isinstance(kind, Array):
+        return kind.count * nbytes(kind.element)
+    if isinstance(kind, Pointer | Enum):
         return 2
-    return one.nbytes if isinstance(one, Simple) else 0
+    return kind.nbytes if isinstance(kind, Simple) else 0
 
 
-def dtype(one: Any) -> Any:
+def dtype(kind: Any) -> Any:
     """How NumPy holds one in memory. Of a type that has `nbytes`."""
-    if isinstance(one, Pointer | Enum):
+    if isinstance(kind, Pointer | Enum):
         return np.dtype(np.uint16)
-    if one.name in ("i8", "u8"):
-        return np.dtype(np.int16 if one.name == "i8" else np.uint16)
-    return np.dtype(one.dtype)
+    if kind.name in ("i8", "u8"):
+        return np.dtype(np.int16 if kind.name == "i8" else np.uint16)
+    return np.dtype(kind.dtype)

@@ -28,8 +28,8 @@ def _options(node: n.Node | None, scope: Scope) -> tuple[Options, Val | None]:
     if not isinstance(fields, dict):
         raise scope.wrong(node.line, "what is said of an operation is a struct, such as .{ .async = true }")
     only(fields, {"async", "activate", "unblock", "ut_id", "save_address", "priority", "index"}, scope, node.line)
-    for name, one in fields.items():
-        if name != "index" and not one.known:
+    for name, value in fields.items():
+        if name != "index" and not value.known:
             raise scope.wrong(node.line, f".{name} has to be known before the run")
     numbers = {
         name: int(task_number(fields[name], scope, node.line).value)
@@ -71,12 +71,12 @@ def _operation(name: str) -> Any:
             raise scope.wrong(node.line, f"{node.name} is done in the run, not before it")
         options, index = _options(node.arguments[count] if len(node.arguments) > count else None, scope)
         operands = []
-        for at, one in enumerate(node.arguments[:count]):
-            operands.append(_operand(expression(one, scope), at, name, scope, one.line))
+        for at, argument in enumerate(node.arguments[:count]):
+            operands.append(_operand(expression(argument, scope), at, name, scope, argument.line))
         writer = scope.writer
-        written = [code(one, scope) for one in operands]
+        written = [code(operand, scope) for operand in operands]
         if index is not None:
-            written = [f"indexed({one}, {code(index, scope)})" for one in written]
+            written = [f"indexed({text}, {code(index, scope)})" for text in written]
         texts = ", ".join(written)
         _prepare(scope)
         writer.charge()
@@ -93,22 +93,26 @@ def _prepare(scope: Scope) -> None:
         scope.image.space.update(SPACE)
 
 
-def _operand(one: Val, at: int, name: str, scope: Scope, line: int) -> Val:
+def _operand(operand: Val, at: int, name: str, scope: Scope, line: int) -> Val:
     of = OPERATIONS[name]
-    if is_dsd(one.type) or one.type.__class__ is Dsr or (hasattr(one.type, "name") and one.type.name in DSRS):
-        return one
-    if isinstance(one.type, Pointer):
-        element = one.type.to.element if isinstance(one.type.to, Array) else one.type.to
-        text = f"Mem({number(one)}, {nbytes(element)}, (), (), {dtype(element).str[1:]!r})"
+    if (
+        is_dsd(operand.type)
+        or operand.type.__class__ is Dsr
+        or (hasattr(operand.type, "name") and operand.type.name in DSRS)
+    ):
+        return operand
+    if isinstance(operand.type, Pointer):
+        element = operand.type.to.element if isinstance(operand.type.to, Array) else operand.type.to
+        text = f"Mem({number(operand)}, {nbytes(element)}, (), (), {dtype(element).str[1:]!r})"
         return Val(TYPES["mem1d_dsd"], code=text)
     if at == 0:
-        raise scope.wrong(line, f"@{name} to a {one.type}: a vector or a pointer takes the result")
+        raise scope.wrong(line, f"@{name} to a {operand.type}: a vector or a pointer takes the result")
     kind = TYPES[of.scalar] if of.scalar is not None else None
-    if kind is None or one.type == kind:
-        return one
-    if one.type.__class__ is type(kind) and nbytes(one.type) == nbytes(kind) and of.raw:
-        return one
-    return coerce(one, kind, scope, line)
+    if kind is None or operand.type == kind:
+        return operand
+    if operand.type.__class__ is type(kind) and nbytes(operand.type) == nbytes(kind) and of.raw:
+        return operand
+    return coerce(operand, kind, scope, line)
 
 
 def _map(node: n.Builtin, scope: Scope) -> Val:
@@ -116,15 +120,15 @@ def _map(node: n.Builtin, scope: Scope) -> Val:
 
     assert scope.writer is not None
     callee = place(node.arguments[0], scope)
-    arguments = [expression(one, scope) for one in node.arguments[1:]]
+    arguments = [expression(argument, scope) for argument in node.arguments[1:]]
     image = scope.image
     if callee.type is NATIVE:
         kind = TYPES["f16" if callee.value.name.endswith("f16") else "f32"]
         writer = Writer(image, kind, at=scope.at(node.line))
         inner = Scope(scope.module, writer=writer)
         names = [writer.name("x") for _ in arguments[:-1]]
-        found = callee.value.call(inner, [Val(kind, code=name) for name in names], node.line)
-        text = code(found, inner)
+        value = callee.value.call(inner, [Val(kind, code=name) for name in names], node.line)
+        text = code(value, inner)
         writer.charge()
         writer.line(f"return {text}")
         python = f"f{len(image.functions)}_{callee.value.name}"
@@ -137,8 +141,8 @@ def _map(node: n.Builtin, scope: Scope) -> Val:
         kinds = [type_of_node(kind, inner) for _, kind, _ in ref.node.parameters]
         result = VOID if ref.node.result is None else type_of_node(ref.node.result, inner)
         arguments = [
-            coerce(one, kind, scope, node.line) if not is_dsd(one.type) else one
-            for one, kind in zip(arguments, kinds, strict=False)
+            coerce(argument, kind, scope, node.line) if not is_dsd(argument.type) else argument
+            for argument, kind in zip(arguments, kinds, strict=False)
         ] + arguments[len(kinds) :]
         python = function(ref, image, [])
     else:
@@ -152,10 +156,10 @@ def _map(node: n.Builtin, scope: Scope) -> Val:
         target = arguments.pop()
         out = code(_operand(target, 0, "fmovs", scope, node.line), scope)
     _prepare(scope)
-    texts = ", ".join(code(one, scope) for one in arguments)
+    texts = ", ".join(code(argument, scope) for argument in arguments)
     scope.writer.charge()
     # elements are of the function's types: a descriptor may be of another, if it was made before its memory was known
-    types = [dtype(one).str[1:] if nbytes(one) else "" for one in (*kinds, result)]
+    types = [dtype(kind).str[1:] if nbytes(kind) else "" for kind in (*kinds, result)]
     scope.writer.line(f"yield from map_over(c, {python}, ({texts},), {out}, {scope.image.constant(types)})")
     return NOTHING
 

@@ -25,8 +25,8 @@ class Mem:
     @property
     def extent(self) -> int:
         count = 1
-        for one in self.extents:
-            count *= one
+        for extent in self.extents:
+            count *= extent
         return count
 
 
@@ -73,15 +73,15 @@ class Fifo:
         self.count -= count
         while count:
             when, data, chain = self.held[0]
-            some = min(count, len(data))
-            parts.append(data[:some])
+            taken = min(count, len(data))
+            parts.append(data[:taken])
             if when > final:
                 final, comes_from = when, chain
-            count -= some
-            if some == len(data):
+            count -= taken
+            if taken == len(data):
                 self.held.pop(0)
             else:
-                self.held[0] = (when, data[some:], chain)
+                self.held[0] = (when, data[taken:], chain)
         return np.concatenate(parts), final, comes_from
 
 
@@ -117,7 +117,7 @@ def apart(extents: tuple[int, ...], strides: tuple[int, ...]) -> int:
     steps over all that shorter steps reach."""
     for first in range(len(extents)):
         reach, count = 0, 1
-        for stride, extent in sorted((abs(one), e) for one, e in zip(strides[first:], extents[first:], strict=True)):
+        for stride, extent in sorted((abs(step), e) for step, e in zip(strides[first:], extents[first:], strict=True)):
             if extent > 1 and stride <= reach:
                 break
             reach += stride * (extent - 1)
@@ -127,13 +127,13 @@ def apart(extents: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return 1
 
 
-def indexed(one: Any, index: Any) -> Any:
+def indexed(operand: Any, index: Any) -> Any:
     """An operand where an operation has .index: its beginning, in words, or its wavelets' upper bits."""
-    if isinstance(one, Mem) and one.index_offset:
-        return replace(one, base=one.base + int(index) * WORD)
-    if isinstance(one, Fab) and one.index_offset:
-        return replace(one, index=int(index))
-    return one
+    if isinstance(operand, Mem) and operand.index_offset:
+        return replace(operand, base=operand.base + int(index) * WORD)
+    if isinstance(operand, Fab) and operand.index_offset:
+        return replace(operand, index=int(index))
+    return operand
 
 
 def increment(dsd: Any, by: Any, nbytes: int) -> Any:

@@ -24,7 +24,7 @@ from meshrt.csl.image import CORE_BYTES, Image
 from meshrt.csl.paths import Path, walk
 from meshrt.csl.pending import Pending
 from meshrt.csl.room import START, Room
-from meshrt.csl.router import ACROSS, RAMP, STEPS, Route, check_switch, route
+from meshrt.csl.router import ACROSS, RAMP, STEPS, RouterEntry, check_switch, route
 from meshrt.csl.scope import Scope
 from meshrt.csl.stuck import TOLD, deadlock, told
 from meshrt.csl.trains import NO_CHAIN, Chain, Train
@@ -51,20 +51,20 @@ class Wafer:
         self.floor = START  # nothing happens before what happens now
         self.random = None if seed is None else random.Random(seed)
         self.counters = Counters()
-        self.routes: dict[tuple[int, int, int], Route] = {}
+        self.routes: dict[tuple[int, int, int], RouterEntry] = {}
         self.paths: dict[tuple[int, int, int], Path] = {}
         self.rooms: dict[tuple[int, int], Room] = {}
         self.blocked_on: dict[tuple[int, int, int], list[Any]] = {}
         self.to_host: dict[tuple[int, int, int], list[Any]] = {}
         for key, config in program.routes.items():
-            self.routes[key] = route(config, program.route_places[key])
+            self.routes[key] = route(config, program.route_locations[key])
         self.tasks: dict[tuple[int, int], Any] = {}
         tiles = sorted(program.tiles.items())
         for (x, y), image in tiles:
-            for color, config, place in image.colors:
-                entry = config if isinstance(config, Route) else route(config, place)
+            for color, config, location in image.colors:
+                entry = config if isinstance(config, RouterEntry) else route(config, location)
                 self.routes[x, y, color] = (
-                    Route(list(entry.positions), place=place, exact=True) if entry is config else entry
+                    RouterEntry(list(entry.positions), location=location, exact=True) if entry is config else entry
                 )
         for (_, _, color), entry in self.routes.items():
             check_switch(color, entry, program.arch)
@@ -92,13 +92,15 @@ class Wafer:
 
     # Time
 
-    def at(self, time: float, do: Any, what: Any, by: Core | None = None) -> None:
+    def at(self, time: float, do: Any, argument: Any, by: Core | None = None) -> None:
         """A core does something at a time. Of equal times the order is that of cores, then of who caused it."""
         core = do.__self__
         by = core if by is None else by
         by.sequence += 1
         self.sequence += 1
-        heapq.heappush(self.heap, (max(time, self.floor), core.number, by.number, by.sequence, self.sequence, do, what))
+        heapq.heappush(
+            self.heap, (max(time, self.floor), core.number, by.number, by.sequence, self.sequence, do, argument)
+        )
 
     def look_again(self, core: Core, time: float, by: int) -> None:
         """Room was made at another core."""
@@ -126,10 +128,10 @@ class Wafer:
         heap = self.heap
         with np.errstate(all="ignore"):
             while heap and heap[0][0] < until:
-                time, _, _, _, _, do, what = heapq.heappop(heap)
+                time, _, _, _, _, do, argument = heapq.heappop(heap)
                 self.now = self.floor = time
                 self.counters.events += 1
-                do(time, what)
+                do(time, argument)
 
     def arrives(self, number: int, color: int, by: int, order: int, train: Train) -> None:
         """Wavelets that another rank has sent."""
@@ -164,29 +166,29 @@ class Wafer:
     def path(self, x: int, y: int, color: int) -> Path:
         """Walk the routers' entries from a core's ramp. NoRoute."""
         key = (x, y, color)
-        found = self.paths.get(key)
-        if found is None:
-            found = self.paths[key] = walk(self.routes, self.coded, self.program.size, x, y, color)
-        return found
+        path = self.paths.get(key)
+        if path is None:
+            path = self.paths[key] = walk(self.routes, self.coded, self.program.size, x, y, color)
+        return path
 
-    def room(self, core: Core, color: int, pending: Pending, asked: int) -> int:
+    def room(self, core: Core, color: int, pending: Pending, count: int) -> int:
         """How many wavelets the way and the queues at its ends take now; if none, who has to be told."""
         if color in core.image.to_host and (core.x, core.y, color) not in self.routes:
-            return asked
+            return count
         path = self._path_of(core, color)
         if path.held is not None:
             self.blocked_on.setdefault(path.held, []).append(core)
             return 0
-        for end, hops, there in path.cores:
-            room, later = self.room_at(end, there), hops * COSTS.hop
-            waits = 0 if self.routes[end.x, end.y, there].exact else COSTS.queue + 2 * hops
-            free = waits + room.known(self.now, later) - core.in_flight((color, end.number, there), self.now, later)
+        for end, hops, end_color in path.cores:
+            room, later = self.room_at(end, end_color), hops * COSTS.hop
+            waits = 0 if self.routes[end.x, end.y, end_color].exact else COSTS.queue + 2 * hops
+            free = waits + room.known(self.now, later) - core.in_flight((color, end.number, end_color), self.now, later)
             if free <= 0:
                 again = room.wait(core, self.now, later)
                 if again is not None:
                     self.look_again(core, again, end.number)
-            asked = min(asked, free)
-        return max(0, asked)
+            count = min(count, free)
+        return max(0, count)
 
     def room_at(self, core: Core | Far, color: int) -> Room:
         key = (core.number, color)
@@ -199,7 +201,7 @@ class Wafer:
             return self.path(core.x, core.y, color)
         except NoRoute as error:
             raise NoRoute(
-                f"{error} (sent by core ({core.x}, {core.y}), {origin.place(core, origin.where())})"
+                f"{error} (sent by core ({core.x}, {core.y}), {origin.location(core, origin.where())})"
             ) from None
 
     def send(self, core: Core, color: int, data: Any, head: float, gap: float, control: bool, chain: Chain) -> None:
@@ -218,15 +220,15 @@ class Wafer:
             for at in range(count):
                 self._control(core, color, data[at : at + 1], head + gap * at, chain)
             return
-        for end, hops, there in path.cores:
-            kept, entry = data, self.routes[end.x, end.y, there]
+        for end, hops, end_color in path.cores:
+            kept, entry = data, self.routes[end.x, end.y, end_color]
             if entry.filter is not None:
-                kept = data[[entry.filter.passes(int(one)) for one in data]]
+                kept = data[[entry.filter.passes(int(wavelet)) for wavelet in data]]
             if len(kept):
                 came = Chain(chain.hops + hops, chain.stages + 1)
                 train = Train(head + COSTS.ramp + hops * COSTS.hop, gap, kept, False, came)
-                core.flying.setdefault((color, end.number, there), deque()).append((train.head, len(kept)))
-                end.deliver(there, train, core)
+                core.flying.setdefault((color, end.number, end_color), deque()).append((train.head, len(kept)))
+                end.deliver(end_color, train, core)
 
     def _control(self, core: Core, color: int, data: Any, head: float, chain: Chain) -> None:
         """A control wavelet: it goes by the positions as they are, and turns the switches it has passed."""
@@ -262,23 +264,23 @@ class Wafer:
         x, y, color = key
         entry, core = self.routes[key], self.cores[x, y]
         if color not in core.image.teardown:
-            raise CslError(f"{entry.place}: a teardown comes to router ({x}, {y}), whose tile has no handler for colour"
-                           f" {color}: @set_teardown_handler gives it one")  # fmt: skip
+            raise CslError(f"{entry.location}: a teardown comes to router ({x}, {y}), whose tile has no handler for"
+                           f" colour {color}: @set_teardown_handler gives it one")  # fmt: skip
         entry.torn = True
         self._forget(key)
         self.at(time, core.effect, (core.image.teardown[color], None, NO_CHAIN))
 
-    def rewrite(self, core: Core, change: str, color: Any, *what: Any) -> None:
+    def rewrite(self, core: Core, change: str, color: Any, *arguments: Any) -> None:
         """A tile changes the entry of its own router. CslError."""
         key = (core.x, core.y, int(color))
         if key not in self.routes and change != "reset":
             raise origin.failed(core, f"colour {int(color)} has no routes here: reset_routes gives it some")
         entry = self.routes.setdefault(
-            key, Route([(frozenset(), frozenset())], place=origin.place(core, origin.where()))
+            key, RouterEntry([(frozenset(), frozenset())], location=origin.location(core, origin.where()))
         )
         entry.changes = True
         try:
-            getattr(entry, change)(*what)
+            getattr(entry, change)(*arguments)
         except ValueError as error:
             raise origin.failed(core, f"colour {int(color)}: {error}") from None
         self._forget(key)
@@ -306,8 +308,8 @@ class Wafer:
 
     def _forget(self, key: tuple[int, int, int]) -> None:
         """A router has changed: paths of its colour are walked anew, and who waited for it looks again."""
-        for one in [path for path in self.paths if path[2] == key[2]]:
-            del self.paths[one]
+        for path_key in [path for path in self.paths if path[2] == key[2]]:
+            del self.paths[path_key]
         for core in self.blocked_on.pop(key, []):
             self.at(self.now, core.poll, None)
 
@@ -316,15 +318,20 @@ class Wafer:
     def launch(self, name: str, arguments: tuple[Any, ...]) -> None:
         """Call an exported function on all cores that have it. CslError."""
         images = {id(image): image for image in self.program.tiles.values()}.values()
-        found = {key for image in images for key, one in image.exports.items() if isinstance(one.value, FunctionRef)}
-        if name not in found:
-            hint = nearest(name, sorted(found), f"there are {', '.join(sorted(found)) or 'none'}")
+        names = {
+            key
+            for image in images
+            for key, exported in image.exports.items()
+            if isinstance(exported.value, FunctionRef)
+        }
+        if name not in names:
+            hint = nearest(name, sorted(names), f"there are {', '.join(sorted(names)) or 'none'}")
             raise CslError(f"no core exports a function {name!r}: {hint}")
         for core in self.cores.values():
-            one = core.image.exports.get(name)
-            if one is None or not isinstance(one.value, FunctionRef):
+            exported = core.image.exports.get(name)
+            if exported is None or not isinstance(exported.value, FunctionRef):
                 continue
-            ref = one.value
+            ref = exported.value
             python = function(ref, core.image, [])
             scope = Scope(ref.module)
             kinds = [dtype(type_of_node(kind, scope)) for _, kind, _ in ref.node.parameters]
@@ -341,7 +348,7 @@ class Wafer:
         counted = [(len(stuck), [(core.number, told(core)) for core in stuck[:TOLD]])]
         if self.block is not None:
             counted = self.block.comm.allgather(counted[0])
-        count = sum(one for one, _ in counted)
+        count = sum(number for number, _ in counted)
         if count:
-            lines = [line for _, line in sorted(one for _, part in counted for one in part)]
+            lines = [line for _, line in sorted(numbered for _, part in counted for numbered in part)]
             raise Deadlock(deadlock(count, len(self.coded), lines))

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshrt.gpu.gpus import Gpus
 from meshrt.ranks.course import Course
-from meshrt.ranks.rings import Ring
+from meshrt.ranks.rings import RingCollective
 from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
 
@@ -55,14 +55,14 @@ def finish(gpus: Gpus, pending: Pending) -> Arrays:
     return pending.outs
 
 
-def _launch(gpus: Gpus, ring: Ring | Course, extra: float, pending: Pending) -> None:
+def _launch(gpus: Gpus, ring: RingCollective | Course, extra: float, pending: Pending) -> None:
     for gpu in gpus.mine:
         gpu.host_clock += gpu.device.launch_seconds
         gpu.beside = max(gpu.beside, gpu.host_clock)
     _go(gpus, ring, extra, pending)
 
 
-def _go(gpus: Gpus, ring: Ring | Course, extra: float, pending: Pending) -> None:
+def _go(gpus: Gpus, ring: RingCollective | Course, extra: float, pending: Pending) -> None:
     for at, gpu in enumerate(gpus.mine):
         pending.begins[at] = max(gpu.now, gpu.beside) + gpu.device.kernel_seconds
         pending.ends[at] = pending.begins[at] + extra

@@ -19,7 +19,7 @@ from meshrt.ranks.control import Control
 from meshrt.ranks.course import Course
 from meshrt.ranks.group import EVERY, Group, Traffic
 from meshrt.ranks.pairs import Table
-from meshrt.ranks.rings import Link, Ring
+from meshrt.ranks.rings import Link, RingCollective
 from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
 
@@ -188,7 +188,7 @@ class Gpus:
 
     def ring(
         self, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[int], itemsize: int, axis: int
-    ) -> tuple[Ring | Course, float]:
+    ) -> tuple[RingCollective | Course, float]:
         """A collective to be run, and what it takes before its first step. `sizes`: of a gather's parts, or the root of
         a broadcast."""
         axis = axis % parts[0].ndim if parts else 0
@@ -205,13 +205,15 @@ class Gpus:
         size = self.node_size or self.members.stop
         return self.members.start // size == (self.members.stop - 1) // size
 
-    def _launch_round(self, ring: Ring | Course, extra: float, begins: list[float], ends: list[float]) -> None:
+    def _launch_round(
+        self, ring: RingCollective | Course, extra: float, begins: list[float], ends: list[float]
+    ) -> None:
         for gpu in self.mine:
             gpu.host_clock += gpu.device.launch_seconds
             gpu.now = max(gpu.now, gpu.host_clock)
         self._go_round(ring, extra, begins, ends)
 
-    def _go_round(self, ring: Ring | Course, extra: float, begins: list[float], ends: list[float]) -> None:
+    def _go_round(self, ring: RingCollective | Course, extra: float, begins: list[float], ends: list[float]) -> None:
         """A collective, which begins on each GPU when that is there. The lists are room for times."""
         for at, gpu in enumerate(self.mine):
             begins[at] = gpu.now + gpu.device.kernel_seconds

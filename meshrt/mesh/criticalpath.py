@@ -29,7 +29,7 @@ class PathStep(NamedTuple):
     more: dict[str, Any]
 
 
-class Part(NamedTuple):
+class BlockEvents(NamedTuple):
     """One rank's cores of a site, their events, and their times after each, [cores, events]."""
 
     site: str
@@ -46,7 +46,7 @@ class Part(NamedTuple):
     until: Sequence[int]  # how many of them were before each moment was over
 
 
-def parts_of(shares: Sequence[dict[str, Any]]) -> list[Part]:
+def parts_of(shares: Sequence[dict[str, Any]]) -> list[BlockEvents]:
     """What all ranks' `Past.share` say."""
     parts = []
     for share in shares:
@@ -54,19 +54,21 @@ def parts_of(shares: Sequence[dict[str, Any]]) -> list[Part]:
         cores = share["shape"][0] * share["shape"][1]
         times = np.empty((cores, len(events)))
         for low in range(0, len(events), TOGETHER):
-            some = b"".join(events.times[low : low + TOGETHER])
-            times[:, low : low + TOGETHER] = np.frombuffer(some).reshape(-1, cores).T
+            chunk = b"".join(events.times[low : low + TOGETHER])
+            times[:, low : low + TOGETHER] = np.frombuffer(chunk).reshape(-1, cores).T
         moments = np.array(events.moments, np.int64)
         meets = [number for number, name in enumerate(events.names) if name == MEETS]
         until = np.searchsorted(moments, np.arange(moments.max(initial=0) + 1), "right").tolist()
-        parts.append(Part(**share, moments=moments, times=times, meets=meets, until=until))
+        parts.append(BlockEvents(**share, moments=moments, times=times, meets=meets, until=until))
     return sorted(parts, key=lambda part: (part.number, part.corner[::-1]))
 
 
-def follow(parts: Sequence[Part], lasts: Sequence[Mapping[int, Last]], device: Device, end: float) -> list[PathStep]:
+def follow(
+    parts: Sequence[BlockEvents], lasts: Sequence[Mapping[int, Last]], device: Device, end: float
+) -> list[PathStep]:
     """The steps of the path, first to last, up to `end`, the makespan in cycles. `lasts`: `Moments.lasts`, by rank."""
     at, core, time = _end(parts)
-    steps = [PathStep("not kept", time, end, parts[at].site, _place(parts[at], core), {})] if end > time else []
+    steps = [PathStep("not kept", time, end, parts[at].site, _xy(parts[at], core), {})] if end > time else []
     limit = len(parts[at].events)
     while time > 0:
         part = parts[at]
@@ -81,25 +83,25 @@ def follow(parts: Sequence[Part], lasts: Sequence[Mapping[int, Last]], device: D
                 continue
         name, landed = part.events.names[number], part.events.landed[number]
         before = float(part.times[core, number - 1]) if number else 0.0
-        place = _place(part, core)
+        xy = _xy(part, core)
         if name == HANDS and part.exchanges:
-            exchange = next(one for one in part.exchanges[::-1] if one.number < part.events.moments[number])
-            found, begun = _through(parts, part, exchange, (place[1] * part.width + place[0], time), device)
-            steps += found
+            exchange = next(each for each in part.exchanges[::-1] if each.number < part.events.moments[number])
+            exchange_steps, begun = _through(parts, part, exchange, (xy[1] * part.width + xy[0], time), device)
+            steps += exchange_steps
             at, core = _find(parts, part, begun[0])
             time, limit = begun[1], _until(parts[at], exchange.number)
             continue
         source = _source(parts, part, core, number)
         if source is not None and 0 <= source[2] < time:
-            there, sender, left = source
-            more = reasons(part, number, core, (there, _place(parts[there], sender)), left, time, device)
-            steps.append(PathStep(f"packet, {name.removeprefix('waits for ')}", left, time, part.site, place, more))
-            at, core, time, limit = there, sender, left, _until(parts[there], part.events.sent[number])
+            sender_part, sender, left = source
+            more = reasons(part, number, core, (sender_part, _xy(parts[sender_part], sender)), left, time, device)
+            steps.append(PathStep(f"packet, {name.removeprefix('waits for ')}", left, time, part.site, xy, more))
+            at, core, time, limit = sender_part, sender, left, _until(parts[sender_part], part.events.sent[number])
             continue
-        if steps and steps[-1][0] == name and steps[-1].core == place and steps[-1].begin == time:
+        if steps and steps[-1][0] == name and steps[-1].core == xy and steps[-1].begin == time:
             steps[-1] = steps[-1]._replace(begin=before)
         else:
-            steps.append(PathStep(name, before, time, part.site, place, {}))
+            steps.append(PathStep(name, before, time, part.site, xy, {}))
         if isinstance(landed, int) and landed:
             steps[-1] = steps[-1]._replace(more={"hops": landed + steps[-1].more.get("hops", 0)})
         time, limit = before, number
@@ -107,11 +109,12 @@ def follow(parts: Sequence[Part], lasts: Sequence[Mapping[int, Last]], device: D
 
 
 def reasons(
-    part: Part, number: int, core: int, source: tuple[int, tuple[int, int]], left: float, time: float, device: Device
-) -> dict[str, Any]:
+    part: BlockEvents, number: int, core: int, source: tuple[int, tuple[int, int]], left: float, time: float,
+    device: Device,
+) -> dict[str, Any]:  # fmt: skip
     """Where the cycles of a packet went: hops, busy links and the sender's ramp, a busy ramp at its end, the tail."""
-    (x, y), (u, v) = _place(part, core), source[1]
-    landed, asks = part.events.landed[number], part.events.asked[number]
+    (x, y), (u, v) = _xy(part, core), source[1]
+    landed, asks = part.events.landed[number], part.events.asked_at[number]
     busy = part.busy.get(part.events.sent[number], 0.0)
     if isinstance(landed, np.ndarray):
         hops, packet = landed[:, core].tolist()
@@ -120,25 +123,25 @@ def reasons(
     more: dict[str, Any] = {"from": [u, v], "hops": hops, "left": left}
     if asks is None or packet < 0:
         return more
-    asked = float(asks[packet])
-    tail = min(busy, time - asked)
+    asked_at = float(asks[packet])
+    tail = min(busy, time - asked_at)
     return more | {
-        "on_the_way": hops * device.alpha, "links": max(0.0, asked - left - hops * device.alpha),
-        "ramp": time - asked - tail, "tail": tail,
+        "on_the_way": hops * device.alpha, "links": max(0.0, asked_at - left - hops * device.alpha),
+        "ramp": time - asked_at - tail, "tail": tail,
     }  # fmt: skip
 
 
-def _place(part: Part, core: int) -> tuple[int, int]:
+def _xy(part: BlockEvents, core: int) -> tuple[int, int]:
     y, x = divmod(core, part.shape[1])
     return part.corner[0] + x, part.corner[1] + y
 
 
-def _until(part: Part, moment: int) -> int:
+def _until(part: BlockEvents, moment: int) -> int:
     """How many of its events were before the transfer or meeting of that number."""
     return part.until[min(moment, len(part.until) - 1)]
 
 
-def _source(parts: Sequence[Part], part: Part, core: int, number: int) -> tuple[int, int, float] | None:
+def _source(parts: Sequence[BlockEvents], part: BlockEvents, core: int, number: int) -> tuple[int, int, float] | None:
     """(part, core of it, its time when it sent) of whose packet a core waited for at an event; None: for none."""
     signed, before = part.events.stages[number], part.times[core, number - 1] if number else 0.0
     if signed is None or part.times[core, number] == before:
@@ -152,7 +155,7 @@ def _source(parts: Sequence[Part], part: Part, core: int, number: int) -> tuple[
     return at, index, float(parts[at].times[index, until - 1]) if until else 0.0
 
 
-def _find(parts: Sequence[Part], part: Part, core: int) -> tuple[int, int]:
+def _find(parts: Sequence[BlockEvents], part: BlockEvents, core: int) -> tuple[int, int]:
     """(part, core of it) of the core of that number of the mesh that a part is of."""
     y, x = divmod(core, part.width)
     for at, other in enumerate(parts):
@@ -162,7 +165,7 @@ def _find(parts: Sequence[Part], part: Part, core: int) -> tuple[int, int]:
     raise ValueError(f"no rank has core {core} of {part.site}")
 
 
-def _end(parts: Sequence[Part]) -> tuple[int, int, float]:
+def _end(parts: Sequence[BlockEvents]) -> tuple[int, int, float]:
     """(part, core, time) of a core that was last in the end."""
     ends = [(part.times[:, -1] if len(part.events) else np.zeros(len(part.times))) for part in parts]
     at = max(range(len(parts)), key=lambda at: float(ends[at].max()))
@@ -170,7 +173,7 @@ def _end(parts: Sequence[Part]) -> tuple[int, int, float]:
 
 
 def _waited_for(
-    parts: Sequence[Part], lasts: Sequence[Mapping[int, Last]], moment: int, time: float
+    parts: Sequence[BlockEvents], lasts: Sequence[Mapping[int, Last]], moment: int, time: float
 ) -> tuple[int, int] | None:
     """(part, core) of the core that was the last at a meeting, if that is known."""
     last = max((of_rank[moment] for of_rank in lasts if moment in of_rank), default=None)
@@ -182,7 +185,7 @@ def _waited_for(
 
 
 def _through(
-    parts: Sequence[Part], part: Part, exchange: Begun, end: tuple[int, float], device: Device
+    parts: Sequence[BlockEvents], part: BlockEvents, exchange: Begun, end: tuple[int, float], device: Device
 ) -> tuple[list[PathStep], tuple[int, float]]:
     """The steps, last to first, that led to a core's time in an exchange: (core, time), and to which at its begin."""
     core, time = end
@@ -200,20 +203,20 @@ def _through(
         v, u = divmod(hop.source, part.width)
         more = {
             "from": [u, v], "hops": 1, "left": hop.ready, "on_the_way": device.alpha, "links": hop.left - hop.ready,
-            "ramp": hop.came - hop.busy - hop.asked, "tail": hop.busy,
+            "ramp": hop.came - hop.busy - hop.asked_at, "tail": hop.busy,
         }  # fmt: skip
         steps.append(PathStep("packet, exchange", hop.ready, hop.came, part.site, (x, y), more))
         core, time, did = hop.source, hop.ready, hop.behind
     return steps, (core, time)
 
 
-def journal_of(parts: Sequence[Part], part: Part, exchange: Begun, device: Device) -> Journal:
+def journal_of(parts: Sequence[BlockEvents], part: BlockEvents, exchange: Begun, device: Device) -> Journal:
     """All of an exchange, of all ranks' cores."""
     mine = [other for other in parts if other.number == part.number]
     height = max(other.corner[1] + other.shape[0] for other in mine)
     cells = np.zeros((len(exchange.cells), height, part.width))
     for other in mine:
         (x, y), (rows, columns) = other.corner, other.shape
-        begun = next(one for one in other.exchanges if one.number == exchange.number)
+        begun = next(each for each in other.exchanges if each.number == exchange.number)
         cells[:, y : y + rows, x : x + columns] = begun.cells.reshape(-1, rows, columns)
     return journal(part.width, height, cells.reshape(len(cells), -1), exchange.parts, device)

@@ -27,7 +27,7 @@ TOGETHER = 1 << 17  # times of what is watched, of as many transfers as that is,
 Times = tuple[np.ndarray, np.ndarray]  # of what is watched: when it is free, and from when on it was idle before
 
 
-class Seen(NamedTuple):
+class SeenTransfer(NamedTuple):
     """A transfer: its number, what its packets cross (origins and hops, as `_courses`), the cycles of a link and of a
     hop, and the times before and after it.
     """
@@ -41,12 +41,12 @@ class Seen(NamedTuple):
 
 
 @dataclass(eq=False)
-class Links:
+class WatchedLinks:
     """Of one block: the links that are watched, and what crossed them so far.
 
     A crossing is a packet that core `origin` sent, of a transfer, which had a link (core, port) at `begin`, as its hop
-    of that number (0: its core's ramp), and was at the next router `after`; it asked for the link at `asked`, nan where
-    that is found later.
+    of that number (0: its core's ramp), and was at the next router `after`; it asked for the link at `asked_at`, nan
+    where that is found later.
     """
 
     site: str
@@ -63,7 +63,7 @@ class Links:
     crossings: list[tuple[np.ndarray, ...]] = field(
         default_factory=list
     )  # sent, core, port, origin, hop, begin, after, asked
-    seen: list[Seen] = field(default_factory=list)  # transfers that are no crossings yet
+    seen: list[SeenTransfer] = field(default_factory=list)  # transfers that are no crossings yet
     # what a transfer is, bytes, cycles of a link
     sends: dict[int, tuple[str, int, float]] = field(default_factory=dict)
     started: dict[int, int] = field(default_factory=dict)  # of transfers whose heads wait (heads.py), their number
@@ -83,7 +83,7 @@ class Links:
         self.started[self.clock.started] = sent
         if not busy:
             return
-        self.seen.append(Seen(sent, self._courses(schedule, views), busy, alpha, before, self.before()))
+        self.seen.append(SeenTransfer(sent, self._courses(schedule, views), busy, alpha, before, self.before()))
         if len(self.seen) * len(self.at) >= TOGETHER:
             self.enter()
 
@@ -92,40 +92,40 @@ class Links:
         seen, self.seen = self.seen, []
         if not seen:
             return
-        free_before, idle_before = map(np.stack, zip(*(one.before for one in seen), strict=True))
-        free, idle = map(np.stack, zip(*(one.after for one in seen), strict=True))
+        free_before, idle_before = map(np.stack, zip(*(transfer.before for transfer in seen), strict=True))
+        free, idle = map(np.stack, zip(*(transfer.after for transfer in seen), strict=True))
         moved = free != free_before
         row, at = np.nonzero(moved | ((idle != idle_before) & self.are_links))
-        busy, alpha = (np.array([getattr(one, name) for one in seen])[row] for name in ("busy", "alpha"))
+        busy, alpha = (np.array([getattr(transfer, name) for transfer in seen])[row] for name in ("busy", "alpha"))
         begin = np.where(moved, free, idle)[row, at] - busy  # one that asked early went while the link was idle
-        courses = list({id(one.course): one.course for one in seen}.values())
-        places = {id(course): place for place, course in enumerate(courses)}
-        which = np.array([places[id(one.course)] for one in seen])[row]
+        courses = list({id(transfer.course): transfer.course for transfer in seen}.values())
+        indices = {id(course): index for index, course in enumerate(courses)}
+        which = np.array([indices[id(transfer.course)] for transfer in seen])[row]
         origins, hops = (np.stack([course[part] for course in courses])[which, at] for part in range(2))
         late = np.zeros(len(at))
         if self.clock.late is not None:
             links = self.ports[at] != RAMP
             late[links] = self.clock.late.reshape(4, -1)[self.ports[at][links], self.cores[at][links]]
         after = begin + np.where(self.ports[at] == RAMP, 0.0, alpha + late)
-        sent = np.array([one.sent for one in seen])[row]
+        sent = np.array([transfer.sent for transfer in seen])[row]
         self._enter(sent, at, origins, hops, begin, after, np.full(len(at), np.nan))
 
     def head(
-        self, waiting: Any, port: int, line: int, position: int, slot: int, hops: int, asked: float, begin: float
+        self, waiting: Any, port: int, line: int, position: int, slot: int, hops: int, asked_at: float, begin: float
     ) -> None:
         """One head of those that waited for each other, of a `Waiting` of heads.py, has been given a link."""
         sent = self.started.get(waiting.number, -1)
         key = waiting.lane.view, "cores"
-        known: Any = waiting.lane.schedule.cache
-        if key not in known:
-            known[key] = waiting.lane.view.of(np.arange(self.clock.ramp_in.size).reshape(self.clock.ramp_in.shape))
-        found = np.flatnonzero((self.cores == known[key][line, position]) & (self.ports == port))
-        if sent < 0 or not len(found):
+        cache: Any = waiting.lane.schedule.cache
+        if key not in cache:
+            cache[key] = waiting.lane.view.of(np.arange(self.clock.ramp_in.size).reshape(self.clock.ramp_in.shape))
+        at = np.flatnonzero((self.cores == cache[key][line, position]) & (self.ports == port))
+        if sent < 0 or not len(at):
             return
         origin = self._senders(waiting.lane.schedule.slot_origins[slot : slot + 1], waiting.lane.view, line)
         self.enter()
         self._enter(
-            np.full(len(found), sent), found, origin, np.array([hops + 1]), *np.array([[begin], [np.nan], [asked]])
+            np.full(len(at), sent), at, origin, np.array([hops + 1]), *np.array([[begin], [np.nan], [asked_at]])
         )
 
     def _enter(
@@ -146,9 +146,9 @@ class Links:
 
     def _courses(self, schedule: "Schedule", views: "tuple[View, ...]") -> tuple[np.ndarray, np.ndarray]:
         """Of what is watched: which core's packet of the transfer crosses it, and after how many hops. Made once."""
-        known: Any = schedule.cache
-        key = views, Links
-        if key not in known:
+        cache: Any = schedule.cache
+        key = views, WatchedLinks
+        if key not in cache:
             shape = (5, *self.clock.ramp_in.shape)
             origins, hops = np.full(shape, -1), np.zeros(shape, np.int64)
             own = np.arange(self.clock.ramp_in.size).reshape(shape[1:])
@@ -161,8 +161,8 @@ class Links:
                     for line in range(view.count):
                         view.of(origins[port])[line, cores] = self._senders(pos, view, line)
                     view.of(hops[port])[:, cores] = hop
-            known[key] = tuple(array.reshape(5, -1)[self.ports, self.cores] for array in (origins, hops))
-        return known[key]  # type: ignore[no-any-return]  # kept under this key alone
+            cache[key] = tuple(array.reshape(5, -1)[self.ports, self.cores] for array in (origins, hops))
+        return cache[key]  # type: ignore[no-any-return]  # kept under this key alone
 
     def share(self, totals: np.ndarray | None) -> dict[str, Any]:
         """What of the block is to be written. `totals`: bytes over its links in the whole run, [4, bh, bw]."""
@@ -178,21 +178,21 @@ class Links:
 
 def links_of(
     site: str, number: int, mesh: Mesh, clock: Clock, cores: Sequence[tuple[int, int]], moments: "Moments"
-) -> Links:
+) -> WatchedLinks:
     """Watch the links out of these cores (x, y) of the mesh."""
     rows, columns = {y for _, y in cores}, {x for x, _ in cores}
     chosen, watched = [], []
     for y in range(mesh.y0, mesh.y0 + mesh.block_height):
         for x in range(mesh.x0, mesh.x0 + mesh.block_width):
-            here = (y - mesh.y0) * mesh.block_width + x - mesh.x0
+            core = (y - mesh.y0) * mesh.block_width + x - mesh.x0
             if y in rows or x in columns:
-                watched += [(here, port) for port in range(5)]
+                watched += [(core, port) for port in range(5)]
             if (x, y) in cores:
                 inside = [port for port, (dx, dy) in enumerate(STEP)
                           if 0 <= x + dx < mesh.width and 0 <= y + dy < mesh.height]  # fmt: skip
                 chosen += [(y * mesh.width + x, port) for port in inside]
-    at, ports = (np.array([one[part] for one in watched], np.int64) for part in range(2))
+    at, ports = (np.array([link[part] for link in watched], np.int64) for part in range(2))
     size = clock.cells.shape[1]
     cells = np.where(ports == RAMP, RAMP_OUT, LINK_FREE + ports) * size + at
     idle = ports * clock.ramp_in.size + at
-    return Links(site, number, mesh, clock, chosen, moments, cells, idle, at, ports, ports != RAMP)
+    return WatchedLinks(site, number, mesh, clock, chosen, moments, cells, idle, at, ports, ports != RAMP)

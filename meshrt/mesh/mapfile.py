@@ -49,8 +49,8 @@ def write_maps(block: Block, segments: Sequence[Segment], path: str) -> None:
     named = [segment for segment in segments if segment.name]
     names = unique(["total", *(segment.name for segment in named)])
     parts = dict(zip(names, [segments, *([segment] for segment in named)], strict=True))
-    found = block.control.allreduce({site for segment in segments for site in _sites(segment)}, _union)
-    sites = [block.site_key, *sorted(found - {block.site_key})]
+    site_keys = block.control.allreduce({site for segment in segments for site in _sites(segment)}, _union)
+    sites = [block.site_key, *sorted(site_keys - {block.site_key})]
     arrays: dict[str, Any] = {}
     for part, its in parts.items():
         for site in sites:
@@ -116,25 +116,25 @@ def _share(
     mesh = _mesh_of(site, block, block.mesh.rank)
     shape = mesh.block_height, mesh.block_width
     counters = [segment.counters for segment in segments]
-    sums = total([new_maps(shape), *(one.maps[site] for one in counters if site in one.maps)])
+    sums = total([new_maps(shape), *(counted.maps[site] for counted in counters if site in counted.maps)])
     arrays = {name: getattr(sums, name) for name in NAMES}
     arrays["link_bytes"] = sum(
-        (one.links[site] for one in counters if site in one.links), np.zeros((4, *shape), np.int64)
+        (counted.links[site] for counted in counters if site in counted.links), np.zeros((4, *shape), np.int64)
     )
     arrays["ramp_bytes"] = sum(
-        (one.ramps[site] for one in counters if site in one.ramps), np.zeros((2, *shape), np.int64)
+        (counted.ramps[site] for counted in counters if site in counted.ramps), np.zeros((2, *shape), np.int64)
     )
     arrays["used"] = np.zeros(shape, np.int8)
-    for one in counters:
-        if site in one.used:
-            arrays["used"] |= one.used[site]
-    peaks = [peak for one in counters for peak in one.peaks.get(site, [])]
+    for counted in counters:
+        if site in counted.used:
+            arrays["used"] |= counted.used[site]
+    peaks = [peak for counted in counters for peak in counted.peaks.get(site, [])]
     nothing = np.zeros(shape, np.int64)
     arrays["memory"] = np.maximum.reduce([nothing, *(peak.most for peak in peaks)])
     arrays["entries"] = np.maximum.reduce([nothing, *(peak.entries for peak in peaks)])
     y, x = (int(at) for at in np.unravel_index(np.argmax(arrays["memory"]), shape))
     names = next((peak.names((y, x)) for peak in peaks if peak.most[y, x] == arrays["memory"][y, x]), {})
-    both = [one.pairs[site] for one in counters if site in one.pairs]
+    both = [counted.pairs[site] for counted in counters if site in counted.pairs]
     packets, carried = (merged(mesh, [pairs[at] for pairs in both]) for at in range(2))
     return arrays, (mesh.y0 + y, mesh.x0 + x), names, [handed_on(packets, mesh, sums), carried]
 

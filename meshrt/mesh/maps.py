@@ -60,4 +60,4 @@ def new_maps(shape: tuple[int, int]) -> Maps:
 
 def total(maps: Sequence[Maps]) -> Maps:
     """Of several segments, one or more, one after the other: the sums."""
-    return Maps(*(sum(getattr(one, name) for one in maps) for name in NAMES))
+    return Maps(*(sum(getattr(segment, name) for segment in maps) for name in NAMES))

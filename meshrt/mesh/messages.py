@@ -105,7 +105,9 @@ class Noted:
         """A transfer: its number. UsageError where the run has too many, or other cores moved something before."""
         self._counts()
         pairs = [senders_and_receivers(self.mesh, schedule, view) for view in views] if schedule.count else []
-        senders, receivers = (np.concatenate([np.zeros(0, int), *(one[at].ravel() for one in pairs)]) for at in (0, 1))
+        senders, receivers = (
+            np.concatenate([np.zeros(0, int), *(pair[at].ravel() for pair in pairs)]) for at in (0, 1)
+        )
         self.done.append((SEND, (self.count, senders, receivers, nbytes)))
         return self.count
 
@@ -117,8 +119,13 @@ class Noted:
     def exchange(self, transfers: Sequence[Transfer]) -> None:
         self._counts()
         parts = [
-            (one.axis, np.asarray(one.owners), one.asks, int(np.prod(one.tiles.shape[2:])) * one.tiles.itemsize)
-            for one in transfers
+            (
+                transfer.axis,
+                np.asarray(transfer.owners),
+                transfer.asks,
+                int(np.prod(transfer.tiles.shape[2:])) * transfer.tiles.itemsize,
+            )
+            for transfer in transfers
         ]
         self.done.append((EXCHANGE, (self.count, parts)))
 
@@ -163,8 +170,8 @@ def operations(shares: Sequence[tuple[Mesh, Sequence[tuple[str, Any]]]], device:
     to: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))  # by transfer and sender
     sender_of: dict[tuple[int, int], int] = {}  # by transfer and receiver
     for _, done in shares:
-        for what, more in done:
-            if what == SEND:
+        for kind, more in done:
+            if kind == SEND:
                 number, senders, receivers, _ = more
                 for sender, receiver in zip(senders.tolist(), receivers.tolist(), strict=True):
                     to[number][sender].append(receiver)
@@ -174,27 +181,27 @@ def operations(shares: Sequence[tuple[Mesh, Sequence[tuple[str, Any]]]], device:
     tags: dict[int, int] = {}  # the first of each transfer
     tag = 0
     exchanges: dict[int, Mapping[int, Sequence[Callable[[_Chain], None]]]] = {}
-    for what, more in shares[0][1]:
-        if what in (SEND, EXCHANGE):
+    for kind, more in shares[0][1]:
+        if kind in (SEND, EXCHANGE):
             tags[more[0]] = tag
             tag += 1
-        if what == EXCHANGE:
+        if kind == EXCHANGE:
             exchanges[more[0]], rounds = _hops(mesh, more[1], device, tag - 1)
             tag += rounds
     for block, done in shares:
-        here = numbers(block).ravel().tolist()
-        inside = set(here)
-        for what, more in done:
-            if what == CALC:
-                for core, cycles in zip(here, more.ravel().tolist(), strict=True):
+        cores = numbers(block).ravel().tolist()
+        inside = set(cores)
+        for kind, more in done:
+            if kind == CALC:
+                for core, cycles in zip(cores, more.ravel().tolist(), strict=True):
                     chains[core].pending += cycles
-            elif what == SEND:
+            elif kind == SEND:
                 number, _, receivers, nbytes = more
                 for sender in sorted(to[number].keys() & inside):
                     for receiver in sorted(to[number][sender]):
                         chains[sender].send(receiver, nbytes, tags[number])
                 waits.update(((number, receiver), nbytes) for receiver in receivers.tolist())
-            elif what == RECEIVE:
+            elif kind == RECEIVE:
                 number, receivers = more
                 for receiver in receivers.ravel().tolist():
                     nbytes = waits.pop((number, receiver), None)

@@ -52,14 +52,14 @@ class Pairs:
 
     def keys_of(self, senders: np.ndarray, receivers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The keys of pairs of cores y * W + x, int arrays of one shape, and how often each is there."""
-        here, there = (self._place(cores) for cores in (senders, receivers))
-        keys, (_, often) = _summed((here * self.places + there).ravel(), np.ones((2, senders.size), np.int64))
+        sender, receiver = (self._place(cores) for cores in (senders, receivers))
+        keys, (_, often) = _summed((sender * self.places + receiver).ravel(), np.ones((2, senders.size), np.int64))
         return keys, often
 
     def add(self, parts: "Sequence[tuple[np.ndarray, np.ndarray | int, int]]") -> None:
         """So many more packets, each of so many bytes, of pairs with these keys."""
         keys = [self.keys, *(keys for keys, *_ in parts)]
-        packets = [np.broadcast_to(often, one.shape) for one, often, _ in parts]
+        packets = [np.broadcast_to(often, part_keys.shape) for part_keys, often, _ in parts]
         sizes = [often * nbytes for often, (*_, nbytes) in zip(packets, parts, strict=True)]
         counts = [self.counts, *(np.stack(both) for both in zip(sizes, packets, strict=True))]
         self.keys, self.counts = _summed(np.concatenate(keys), np.concatenate(counts, axis=1))
@@ -96,7 +96,10 @@ def new_pairs(mesh: "Mesh") -> Pairs:
 def merged(mesh: "Mesh", parts: "Sequence[Pairs]") -> Pairs:
     """Those of several ranks, or segments, as one."""
     every = [new_pairs(mesh), *parts]
-    keys, counts = np.concatenate([one.keys for one in every]), np.concatenate([one.counts for one in every], axis=1)
+    keys, counts = (
+        np.concatenate([part.keys for part in every]),
+        np.concatenate([part.counts for part in every], axis=1),
+    )
     return Pairs(mesh.width, mesh.height, *_summed(keys, counts))
 
 
@@ -113,10 +116,10 @@ def _summed(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarra
 def of_schedule(pairs: Pairs, mesh: "Mesh", schedule: "Schedule", view: "View") -> tuple[np.ndarray, np.ndarray]:
     """`keys_of` all that a transfer brings to cores of this block, on the lines of a view."""
     key = view, Pairs
-    found: Any = schedule.cache.get(key)
-    if found is None:
-        found = schedule.cache[key] = pairs.keys_of(*senders_and_receivers(mesh, schedule, view))
-    return found  # type: ignore[no-any-return]  # kept under this key alone
+    entry: Any = schedule.cache.get(key)
+    if entry is None:
+        entry = schedule.cache[key] = pairs.keys_of(*senders_and_receivers(mesh, schedule, view))
+    return entry  # type: ignore[no-any-return]  # kept under this key alone
 
 
 def senders_and_receivers(mesh: "Mesh", schedule: "Schedule", view: "View") -> tuple[np.ndarray, np.ndarray]:
@@ -149,15 +152,15 @@ def handed_on(pairs: Pairs, mesh: "Mesh", maps: "Maps") -> Pairs:
 
 def carried(pairs: Pairs, mesh: "Mesh", transfer: "Transfer", tile_bytes: int, request_bytes: int) -> None:
     """A transfer of an exchange, for the readers of this block: tiles, and what was asked for them."""
-    here, owners = numbers(mesh), np.asarray(transfer.owners)
+    cores, owners = numbers(mesh), np.asarray(transfer.owners)
     if transfer.axis is None:
-        owner = owners[here]
+        owner = owners[cores]
     elif transfer.axis == "x":
-        owner = here // mesh.width * mesh.width + owners[here % mesh.width]
+        owner = cores // mesh.width * mesh.width + owners[cores % mesh.width]
     else:
-        owner = owners[here // mesh.width] * mesh.width + here % mesh.width
-    moves = owner != here
-    parts = [(*pairs.keys_of(owner[moves], here[moves]), tile_bytes)]
+        owner = owners[cores // mesh.width] * mesh.width + cores % mesh.width
+    moves = owner != cores
+    parts = [(*pairs.keys_of(owner[moves], cores[moves]), tile_bytes)]
     if transfer.asks:
-        parts.append((*pairs.keys_of(here[moves], owner[moves]), request_bytes))
+        parts.append((*pairs.keys_of(cores[moves], owner[moves]), request_bytes))
     pairs.add(parts)

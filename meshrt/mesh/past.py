@@ -31,10 +31,10 @@ HANDS = "hands packets on to any core, and waits for its own"
 class Events:
     """Clocks went on: after `moments` transfers and meetings, to these times, bytes of float64 [cores of the block].
 
-    Of a wait: for the transfer of number `sent`, whose packets asked for the receiver's ramp at `asked`, one by one;
+    Of a wait: for the transfer of number `sent`, whose packets asked for the receiver's ramp at `asked_at`, one by one;
     the numbers of their cores are in the fractions of `stages`, bytes as `times`, where a core's time went on. `sent`
     is -1 for what is no wait for a packet, and the moment of a meeting there. `landed`: int32 [2, cores], hops of the
-    packet, its number in `asked`; of what was not run, its hops.
+    packet, its number in `asked_at`; of what was not run, its hops.
 
     Columns, as a run has tens of thousands: of an object for each Python would look time and again what it refers to.
     """
@@ -44,7 +44,7 @@ class Events:
     times: list[bytes] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
     stages: list[bytes | None] = field(default_factory=list)
-    asked: list[np.ndarray | None] = field(default_factory=list)
+    asked_at: list[np.ndarray | None] = field(default_factory=list)
     landed: list[np.ndarray | int] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -136,7 +136,7 @@ class Past:
         place = -self.number, -(self.mesh.y0 + y), -(self.mesh.x0 + x)
         return Last(float(time[y, x]), int(hops[y, x]), int(stages[y, x]), place)
 
-    def note(self, name: str, sent: int = -1, asked: np.ndarray | None = None, landed: np.ndarray | int = 0) -> None:
+    def note(self, name: str, sent: int = -1, asked_at: np.ndarray | None = None, landed: np.ndarray | int = 0) -> None:
         """Clocks may have gone on, and this is why."""
         meets, moments = name == MEETS, self.moments
         if name == IS_THERE:
@@ -160,7 +160,7 @@ class Past:
             events.times.append(now)
             events.sent.append(moment)
             events.stages.append(stages)
-            events.asked.append(asked)
+            events.asked_at.append(asked_at)
             events.landed.append(landed)
             if sent >= 0:
                 self.sign()

@@ -30,7 +30,7 @@ class Peaks:
         held = Counter(dict([*self.moments][self.moment[core]]) if self.moments else {})
         for name, nbytes in self.apart.items():
             held[name] += int(nbytes[core])
-        return {name: nbytes for name, nbytes in sorted(held.items(), key=lambda one: (-one[1], one[0])) if nbytes}
+        return {name: nbytes for name, nbytes in sorted(held.items(), key=lambda item: (-item[1], item[0])) if nbytes}
 
 
 def new_peaks(entries: np.ndarray) -> Peaks:

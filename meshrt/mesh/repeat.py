@@ -38,8 +38,8 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     crossed = [{site: nbytes.copy() for site, nbytes in sites.items()} for sites in (counters.links, counters.ramps)]
     moments = clock.link_free, clock.ramp_in, clock.ramp_out, clock.asked_at, clock.idle
     free = [(until, until.copy()) for until in moments]
-    maps = {site: one.copy() for site, one in counters.maps.items()}
-    pairs = {site: [one.copy() for one in both] for site, both in counters.pairs.items()}
+    maps = {site: site_maps.copy() for site, site_maps in counters.maps.items()}
+    pairs = {site: [site_pairs.copy() for site_pairs in both] for site, both in counters.pairs.items()}
     began, met, begin = clock.state[TIME].copy(), clock.met, block.control.allreduce(clock.last(), max)
     yield
     if block.counters is not counters:
@@ -54,11 +54,11 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     for sites, earlier in zip((counters.links, counters.ramps), crossed, strict=True):
         for site, nbytes in sites.items():  # of all blocks that were at work, not only this one
             nbytes += more * (nbytes - earlier.get(site, 0))
-    for site, one in counters.maps.items():
-        one.repeat(maps.get(site), more)
+    for site, site_maps in counters.maps.items():
+        site_maps.repeat(maps.get(site), more)
     for site, both in counters.pairs.items():
-        for one_pairs, earlier_pairs in zip(both, pairs.get(site, (None, None)), strict=True):
-            one_pairs.repeat(earlier_pairs, more)
+        for site_pairs, earlier_pairs in zip(both, pairs.get(site, (None, None)), strict=True):
+            site_pairs.repeat(earlier_pairs, more)
     end = block.control.allreduce(clock.last(), max)
     for until, was_until in free:
         until[until != was_until] += more * (end[TIME] - begin[TIME])

@@ -57,7 +57,7 @@ def place(block: Block, name: str, read: Read, shape: tuple[int, int], cut: tupl
         return tiles
     rows, columns = span(block.mesh, "y", cut[0], mt), span(block.mesh, "x", cut[1], nt)
     part = slice(rows.start, min(rows.stop, shape[0])), slice(columns.start, min(columns.stop, shape[1]))
-    inside, sizes = read(*part), [one.stop - one.start for one in part]
+    inside, sizes = read(*part), [side.stop - side.start for side in part]
     if block.audit is not None and min(sizes) > 0 and [*inside.shape] != sizes:
         raise UsageError(
             f"{name!r} of shape {list(shape)}: of rows {part[0].start} to {part[0].stop} and columns {part[1].start} to"

@@ -22,10 +22,10 @@ from meshrt.ranks.trace import Numbers, rows_of, text_of, write_rows
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
-    from meshrt.mesh.criticalpath import Part, PathStep
+    from meshrt.mesh.busylinks import LinkTrack
+    from meshrt.mesh.criticalpath import BlockEvents, PathStep
     from meshrt.mesh.exchange.legs import Transfer
-    from meshrt.mesh.linklanes import Lane
-    from meshrt.mesh.linktrace import Links
+    from meshrt.mesh.linktrace import WatchedLinks
     from meshrt.mesh.past import Last, Moments, Past
 
 CORES = 32  # of a mesh that are looked at, if nobody says which
@@ -56,8 +56,8 @@ class Tracks:
     past: "Past"
     at: tuple[np.ndarray, np.ndarray]
     last: np.ndarray
-    links: "Links | None" = None
-    known: dict[str, int] = field(default_factory=lambda: {NOT_KEPT: 0})  # names of steps
+    links: "WatchedLinks | None" = None
+    numbers: dict[str, int] = field(default_factory=lambda: {NOT_KEPT: 0})  # names of steps
     entered: int = 0  # events of the past that are steps
     names: list[str] = field(default_factory=list)  # later notes that are no steps yet: why, and what time it was then
     rows: list[np.ndarray] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Tracks:
 
     def _enter(self, names: list[str], rows: np.ndarray) -> None:
         """Make steps of why and to what time cores went on, [notes, cores]."""
-        whys = np.array([self.known.setdefault(name, len(self.known)) for name in names])
+        whys = np.array([self.numbers.setdefault(name, len(self.numbers)) for name in names])
         times = np.concatenate([self.last[None], rows])
         went_on = times[1:] > times[:-1]
         for core, before in enumerate(self.steps):
@@ -100,7 +100,7 @@ class Tracks:
             last = np.append(first[1:], len(why))[: len(first)] - 1
             if len(first) > STEPS:
                 first, last = first[: STEPS + 1], np.append(last[:STEPS], len(why) - 1)
-                why[first[-1]] = self.known[NOT_KEPT]
+                why[first[-1]] = self.numbers[NOT_KEPT]
             self.steps[core] = Steps(why[first], begins[first], ends[last])
         self.last = times[-1]
 
@@ -118,17 +118,17 @@ class Timeline:
     def watch(self, mesh: Mesh, site: str, clock: Clock) -> None:
         """Look at a block: from now on its clock tells where times may have gone on, with the reason."""
         state, least = clock.state, 0 if self.tracks else 1  # a further mesh of the run may be smaller
-        here = [
+        own_cores = [
             (x, y) for x, y in choose(self.chosen, mesh.width, mesh.height, least=least)
             if 0 <= x - mesh.x0 < mesh.block_width and 0 <= y - mesh.y0 < mesh.block_height
         ]  # fmt: skip
-        at = np.array([y - mesh.y0 for _, y in here], int), np.array([x - mesh.x0 for x, _ in here], int)
+        at = np.array([y - mesh.y0 for _, y in own_cores], int), np.array([x - mesh.x0 for x, _ in own_cores], int)
         from meshrt.mesh.past import NUMBERS, SENDS, Moments, Past  # most runs are not traced
 
         if self.moments is None:
             self.moments = Moments(most=min(SENDS, NUMBERS // (mesh.width * mesh.height)))
         past = Past(site, len(self.tracks), mesh, state, self.moments)
-        self.tracks.append(Tracks(site, here, state, past, at, state[TIME][at].copy()))
+        self.tracks.append(Tracks(site, own_cores, state, past, at, state[TIME][at].copy()))
         past.later = self.tracks[-1].note
         clock.seen, clock.past = past.note, past
         if self.links is not None:
@@ -186,7 +186,7 @@ def write_timeline(
         track.enter()
     shares = control.gather(
         [
-            (track.site, core, [*track.known], steps)
+            (track.site, core, [*track.numbers], steps)
             for track in timeline.tracks
             for core, steps in zip(track.cores, track.steps, strict=True)
         ]
@@ -206,7 +206,7 @@ def write_timeline(
 
 
 def _events(
-    parts: "Sequence[Part]", tracks: Sequence[tuple[str, tuple[int, int], list[str], Steps]],
+    parts: "Sequence[BlockEvents]", tracks: Sequence[tuple[str, tuple[int, int], list[str], Steps]],
     lasts: "Sequence[Mapping[int, Last]]", links: Sequence[Mapping[str, Any]], device: Device, phases: Sequence[Step],
 ) -> Iterator[str]:  # fmt: skip
     """All lines, one after the other: each is written, and let go, before the next is made."""
@@ -218,17 +218,17 @@ def _events(
     yield from _rows("critical path", "critical path", *_path(follow(parts, lasts, device, end)), device, numbers)
     for at, (site, core, names, (whys, begins, ends)) in enumerate(tracks):
         if at % CORES == 0:  # as many at a time: what is known of their waits are numbers for each event
-            some = tracks[at : at + CORES]
-            known = [waited(part, [core for site, core, *_ in some if site == part.site]) for part in parts]
+            group = tracks[at : at + CORES]
+            by_part = [waited(part, [core for site, core, *_ in group if site == part.site]) for part in parts]
         more = [""] * len(whys)
         waiting = np.flatnonzero(np.array([name.startswith("waits for route") for name in names])[whys])
-        texts = waits(parts, known, device, site, core, ends[waiting], numbers)
+        texts = waits(parts, by_part, device, site, core, ends[waiting], numbers)
         for number, text in zip(waiting.tolist(), texts, strict=True):
             more[number] = text
         named = map(names.__getitem__, whys.tolist())
         yield from _rows(site.strip(), f"core ({core[0]}, {core[1]})", named, begins, ends, more, device, numbers)
-    for lane in _of_links(links, parts, device, end, numbers):
-        yield from _rows(f"links {lane.site.strip()}", *lane[1:], device, numbers)
+    for track in _of_links(links, parts, device, end, numbers):
+        yield from _rows(f"links {track.site.strip()}", *track[1:], device, numbers)
 
 
 @contextmanager
@@ -255,28 +255,28 @@ def _path(steps: "Sequence[PathStep]") -> tuple[list[str], np.ndarray, np.ndarra
 
 
 def _rows(
-    process: str, lane: str, names: Iterable[str], begins: np.ndarray, ends: np.ndarray, more: Iterable[str],
+    process: str, track: str, names: Iterable[str], begins: np.ndarray, ends: np.ndarray, more: Iterable[str],
     device: Device, numbers: Numbers,
 ) -> Iterator[str]:  # fmt: skip
-    return rows_of(process, lane, names, begins, ends - begins, 1e6 / device.clock_hz, more, numbers)
+    return rows_of(process, track, names, begins, ends - begins, 1e6 / device.clock_hz, more, numbers)
 
 
 def _of_links(
-    shares: Sequence[Mapping[str, Any]], parts: "Sequence[Part]", device: Device, end: float, numbers: Numbers
-) -> "Iterable[Lane]":
+    shares: Sequence[Mapping[str, Any]], parts: "Sequence[BlockEvents]", device: Device, end: float, numbers: Numbers
+) -> "Iterable[LinkTrack]":
     """When chosen links were busy."""
     if not shares:
         return ()
+    from meshrt.mesh.busylinks import link_tracks
     from meshrt.mesh.criticalpath import journal_of
-    from meshrt.mesh.linklanes import lanes
 
-    exchanges = {(part.number, one.number): (part, one) for part in parts for one in part.exchanges}
-    journals = {key: journal_of(parts, part, one, device) for key, (part, one) in exchanges.items()}
-    return lanes(shares, journals, device, end, numbers)
+    exchanges = {(part.number, exchange.number): (part, exchange) for part in parts for exchange in part.exchanges}
+    journals = {key: journal_of(parts, part, exchange, device) for key, (part, exchange) in exchanges.items()}
+    return link_tracks(shares, journals, device, end, numbers)
 
 
-def _event(process: str, lane: str, step: Step, device: Device) -> dict[str, Any]:
+def _event(process: str, track: str, step: Step, device: Device) -> dict[str, Any]:
     name, begin, end = step
     scale = 1e6 / device.clock_hz
-    return {"name": name, "ph": "X", "pid": process, "tid": lane, "ts": scale * begin, "dur": scale * (end - begin),
+    return {"name": name, "ph": "X", "pid": process, "tid": track, "ts": scale * begin, "dur": scale * (end - begin),
             "args": {"begin": begin, "cycles": end - begin}}  # fmt: skip

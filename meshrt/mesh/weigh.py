@@ -54,7 +54,7 @@ def weigh(program: Program, arguments: Mapping[str, Any], settings: Mapping[str,
         block, result = _held(program, arguments, own)
     if isinstance(result, Runs):  # each on a machine of its own: the one that takes most
         each = [weigh(program, {**arguments, **change}, settings) for change in result.changes]
-        return max(each, key=lambda one: one.nbytes)
+        return max(each, key=lambda weight: weight.nbytes)
     return _fullest(block, device.core_memory, result)
 
 
@@ -75,7 +75,7 @@ def _fullest(block: Block, limit: int | None, result: Mapping[str, Any]) -> Weig
         for site, stretches in segment.counters.peaks.items()
         for peak in stretches
     ]
-    site, peak = max(peaks, key=lambda one: int(one[1].most.max()))
+    site, peak = max(peaks, key=lambda entry: int(entry[1].most.max()))
     y, x = (int(at) for at in np.unravel_index(np.argmax(peak.most), peak.most.shape))
     name = site.rsplit(" ", 3)[0]  # Cores.site_key
     mesh = block.mesh.width, block.mesh.height

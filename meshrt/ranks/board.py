@@ -51,7 +51,7 @@ class Record:
     peer: int  # the rank waited for; -1: all of them
     key: int  # while waiting: grows with every wait, or with packets' progress; failed: the same for the same error
     since: float
-    what: str
+    awaited: str
 
 
 @dataclass(frozen=True)
@@ -170,11 +170,11 @@ class Board:
         """Whether this rank is the first of its node, the one that starts the sentinel."""
         return self.rank == self.ranks[0]
 
-    def waiting(self, peer: int, what: bytes) -> None:
-        """Call before a blocking receive from rank `peer` (-1: from all). `what` is cut at 56 bytes."""
+    def waiting(self, peer: int, awaited: bytes) -> None:
+        """Call before a blocking receive from rank `peer` (-1: from all). `awaited` is cut at 56 bytes."""
         self._waits += 1
         key, since = self._flight or (self._waits, time.monotonic())
-        _RECORD.pack_into(self._memory, self._offset, _WAITING, peer, key, since, what)
+        _RECORD.pack_into(self._memory, self._offset, _WAITING, peer, key, since, awaited)
 
     def moving(self) -> None:
         """Call when the receive is done."""
@@ -208,15 +208,15 @@ class Board:
 
     def failed(self, key: int) -> None:
         """This rank has given up; ranks with the same error write the same 64-bit `key`. What it waited for stays."""
-        what = self.records()[self.ranks.index(self.rank)].what
-        self._write(State.FAILED, key, what.encode())
+        awaited = self.records()[self.ranks.index(self.rank)].awaited
+        self._write(State.FAILED, key, awaited.encode())
 
     def records(self) -> list[Record]:
         """A copy of all records of this node, in the order of the ranks."""
         copy = self._memory[_HEADER : _HEADER + _RECORD.size * len(self.ranks)]
         return [
-            Record(rank, State(state), peer, key, since, what.rstrip(b"\0").decode(errors="replace"))
-            for rank, (state, peer, key, since, what) in zip(self.ranks, _RECORD.iter_unpack(copy), strict=True)
+            Record(rank, State(state), peer, key, since, awaited.rstrip(b"\0").decode(errors="replace"))
+            for rank, (state, peer, key, since, awaited) in zip(self.ranks, _RECORD.iter_unpack(copy), strict=True)
         ]
 
     def owners(self) -> list[Owner]:
@@ -249,5 +249,5 @@ class Board:
         """Whether some rank of this node reports already."""
         return self._memory[0] != 0
 
-    def _write(self, state: State, key: int, what: bytes) -> None:
-        _RECORD.pack_into(self._memory, self._offset, state, -1, key, time.monotonic(), what)
+    def _write(self, state: State, key: int, awaited: bytes) -> None:
+        _RECORD.pack_into(self._memory, self._offset, state, -1, key, time.monotonic(), awaited)

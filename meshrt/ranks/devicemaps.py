@@ -38,10 +38,10 @@ def unique(names: Sequence[str]) -> list[str]:
 
 
 def write_device_maps(
-    path: str, one: str, device: str, limits: Mapping[str, int | None], maps: Mapping[str, tuple[str, str, str]],
+    path: str, noun: str, device: str, limits: Mapping[str, int | None], maps: Mapping[str, tuple[str, str, str]],
     stretches: Sequence[tuple[str, Stretch]],
 ) -> None:  # fmt: skip
-    """Write the maps at rank 0. `one`: what a device is called; `maps`: unit, what it is, the counter that it adds up
+    """Write the maps at rank 0. `noun`: what a device is called; `maps`: unit, what it is, the counter that it adds up
     to, by name; a stretch that has no numbers of a map leaves it out. `idle` is made of `busy`, where that is there.
     """
     names = unique(["total", *(name for name, _ in stretches[1:])])
@@ -56,12 +56,12 @@ def write_device_maps(
     every = {**maps, "idle": IDLE} if "busy" in maps else maps
     about = {
         "schema": 1,
-        "one": one,
+        "one": noun,
         "mesh": [len(stretches[0][1].numbers[next(iter(maps))]), 1],
         "device": device,
         "limits": limits,
         "parts": {name: {"seconds": part.seconds, "extrapolated": part.extrapolated} for name, part in parts.items()},
-        "sites": [f"{one}s"],
+        "sites": [f"{noun}s"],
         "maps": {name: {"unit": unit, "says": says, "adds_up_to": to} for name, (unit, says, to) in every.items()},
     }
     whole = {"about": np.array(json.dumps(about)), **arrays}

@@ -74,8 +74,8 @@ def board_class(environ: Mapping[str, str] | None = None) -> type[Board]:
     class Faulty(Board):
         """A board whose rank meets the fault when it says that it waits."""
 
-        def waiting(self, peer: int, what: bytes) -> None:
-            super().waiting(peer, what)
+        def waiting(self, peer: int, awaited: bytes) -> None:
+            super().waiting(peer, awaited)
             if self.rank == rank and self._waits == wait:
                 self.moving()
                 act(seconds)

@@ -16,7 +16,7 @@ from meshrt.errors import UsageError
 from meshrt.ranks.control import Control
 from meshrt.ranks.host import waiter
 from meshrt.ranks.pairs import Exchange, Held, Table
-from meshrt.ranks.rings import Arrays, Link, Ring, Times, Touched
+from meshrt.ranks.rings import Arrays, Link, RingCollective, Times, Touched
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Group:
             total += chunk.astype(np.float32)
         return total.astype(chunks.dtype)
 
-    def sum_ring(self, parts: Arrays, outs: Arrays, link: Link | None = None) -> Ring:
+    def sum_ring(self, parts: Arrays, outs: Arrays, link: Link | None = None) -> RingCollective:
         """The same from `parts` to `outs`, to be run again and again."""
         ring = self._ring("reduce_sum", link, [self._cut(out) for out in outs], zip(outs, parts, strict=True))
         self._scatter(ring)
@@ -141,7 +141,7 @@ class Group:
 
     def gather_ring(
         self, parts: Arrays, outs: Arrays, axis: int, sizes: Sequence[int], link: Link | None = None
-    ) -> Ring:
+    ) -> RingCollective:
         """The same from `parts` to `outs`, to be run again and again."""
         chunks = [np.split(out, np.cumsum(sizes)[:-1], axis) for out in outs]
         own_chunks = [chunk[member] for chunk, member in zip(chunks, self.mine, strict=True)]
@@ -173,7 +173,7 @@ class Group:
         member sends over. Returns the parts that each sent, handed on ones included, `neighbours` being joined alone.
         `at_once`: members do not wait for what comes before they have sent all.
         """
-        row = sum(one.itemsize * prod(one.shape[1:]) for one in parts[0]) if self.payload else 0
+        row = sum(array.itemsize * prod(array.shape[1:]) for array in parts[0]) if self.payload else 0
         counted, real = ([[count * each for count in line] for line in rows] for each in (row_bytes, row))
         exchange = Exchange(self.control, self.mine, self.size, counted, real, neighbours, self.wait, at_once)
         held = [self.parcels(arrays, member, rows) for arrays, member in zip(parts, self.mine, strict=True)]
@@ -194,7 +194,7 @@ class Group:
         ends = [*accumulate(rows[member])]
         return {
             (member, to): np.concatenate([
-                np.ascontiguousarray(one[end - rows[member][to] : end]).view(np.uint8).reshape(-1) for one in arrays
+                np.ascontiguousarray(array[end - rows[member][to] : end]).view(np.uint8).reshape(-1) for array in arrays
             ]) if self.payload else None
             for to, end in enumerate(ends)
         }  # fmt: skip
@@ -212,7 +212,7 @@ class Group:
                 target[...] = part[at : at + target.nbytes].view(out.dtype).reshape(target.shape)
                 at += target.nbytes
 
-    def go_round(self, ring: "Ring | Course", times: Times, among: slice = EVERY) -> None:
+    def go_round(self, ring: "RingCollective | Course", times: Times, among: slice = EVERY) -> None:
         """Run a ring that was planned here, and count what it does; the times become those at which it ends.
 
         `among`: those of the hosted members that it is of.
@@ -231,23 +231,25 @@ class Group:
 
     # ---- planning
 
-    def _ring(self, kind: str, link: Link | None, chunks: list[Arrays], copies: Any) -> Ring:
+    def _ring(self, kind: str, link: Link | None, chunks: list[Arrays], copies: Any) -> RingCollective:
         first_copies = [*copies] if self.payload else []
-        return Ring(self.control, kind, self.size, link or self.link, self.payload, chunks, first_copies, self.wait)
+        return RingCollective(
+            self.control, kind, self.size, link or self.link, self.payload, chunks, first_copies, self.wait
+        )
 
-    def _once(self, ring: Ring, times: Times) -> Times:
+    def _once(self, ring: RingCollective, times: Times) -> Times:
         ends = list(times)
         self.go_round(ring, ends)
         ring.close()
         return ends
 
-    def _scatter(self, ring: Ring) -> None:
+    def _scatter(self, ring: RingCollective) -> None:
         """Afterwards member i has the sum of all chunks i."""
         for step in range(self.size - 1):
             sent = [(member - 1 - step) % self.size for member in self.mine]
             ring.step(sent, [(chunk - 1) % self.size for chunk in sent], adds=True, stays=step == self.size - 2)
 
-    def _spread(self, ring: Ring) -> None:
+    def _spread(self, ring: RingCollective) -> None:
         """Member i has chunk i; afterwards every member has all of them."""
         for step in range(self.size - 1):
             sent = [(member - step) % self.size for member in self.mine]

@@ -51,9 +51,9 @@ def collective(kind: str, algorithm: str, size: int, share: int, root: int = 0) 
     of_local = [tuple(each) for each in peers]
     inside = [_beside(scattered(node, of_local) for node in nodes), _beside(spread(node, of_local) for node in nodes)]
     if kind == "reduce_sum" and algorithm == "tree":
-        middle = [_beside(tree(each, [(one,) for one in each]) for each in peers)]
+        middle = [_beside(tree(each, [(member,) for member in each]) for each in peers)]
         return _joined([inside[0], *middle, inside[1]])
-    own_of = [[(one,) for one in each] for each in peers]
+    own_of = [[(member,) for member in each] for each in peers]
     between = [_beside(act(each, own) for each, own in zip(peers, own_of, strict=True)) for act in (scattered, spread)]
     return _joined(_wanted(kind, [inside[0], between[0]], [between[1], inside[1]]))
 
@@ -85,7 +85,7 @@ def all_to_all(
         tuple(
             Transfer(source, target, kept, False)
             for source, target, parts in step
-            if (kept := tuple(one * size + other for one, other in parts if rows[one][other]))
+            if (kept := tuple(begin * size + end for begin, end in parts if rows[begin][end]))
         )
         for step in steps
     )
@@ -196,7 +196,9 @@ def _joined(parts: Iterable[Steps]) -> Steps:
 
 def _beside(parts: Iterable[Steps]) -> Steps:
     """At the same time."""
-    return tuple(tuple(one for step in together for one in step) for together in zip_longest(*parts, fillvalue=()))
+    return tuple(
+        tuple(transfer for step in together for transfer in step) for together in zip_longest(*parts, fillvalue=())
+    )
 
 
 def _depth(at: int) -> int:

@@ -70,12 +70,12 @@ def chakra(member: int, operations: Sequence[Operation]) -> Iterator[bytes]:
 
 
 def _varint(number: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while number > 127:
-        found.append(number & 127 | 128)
+        encoded.append(number & 127 | 128)
         number >>= 7
-    found.append(number)
-    return bytes(found)
+    encoded.append(number)
+    return bytes(encoded)
 
 
 def _behind_length(data: bytes) -> bytes:

@@ -38,11 +38,11 @@ class Exchange:
         """To whom a member sends in a round, and which parts that are not empty."""
         if not self.neighbours:
             to = (member + step) % self.size
-            found = [(member, to)]
+            parts = [(member, to)]
         else:
             to, first = (member + 1) % self.size, (member - step + 1) % self.size
-            found = [(first, (first + far) % self.size) for far in range(step, self.size)]
-        return to, [(one, other) for one, other in found if self.counted[one][other]]
+            parts = [(first, (first + far) % self.size) for far in range(step, self.size)]
+        return to, [(source, target) for source, target in parts if self.counted[source][target]]
 
     def source(self, member: int, step: int) -> int:
         return (member - (1 if self.neighbours else step)) % self.size
@@ -65,7 +65,7 @@ class Exchange:
                 to, parts = self.parts(member, step)
                 if not parts:
                     continue
-                nbytes = sum(self.counted[one][other] for one, other in parts)
+                nbytes = sum(self.counted[source][target] for source, target in parts)
                 leaves[at] += nbytes / links[at].bytes_per_second
                 sent.bytes[at] += nbytes
                 sent.hops[at] += len(parts)
@@ -86,26 +86,26 @@ class Exchange:
                 held[at] |= self._opened(room[8:], parts)
             for request, _ in going:
                 self.wait(request)
-            for at, there in enumerate(arrivals):
-                if there is not None:
-                    times[at] = max(times[at], there)
+            for at, time in enumerate(arrivals):
+                if time is not None:
+                    times[at] = max(times[at], time)
         times[:] = map(max, times, leaves)
         return sent
 
     def _length(self, parts: Sequence[tuple[int, int]]) -> int:
-        return sum(self.real[one][other] for one, other in parts)
+        return sum(self.real[source][target] for source, target in parts)
 
     def _message(self, held: Held, parts: Sequence[tuple[int, int]], arrival: float) -> np.ndarray:
         time = np.array([arrival]).view(np.uint8)
-        return np.concatenate([time, *(found for part in parts if (found := held[part]) is not None)])
+        return np.concatenate([time, *(content for part in parts if (content := held[part]) is not None)])
 
     def _opened(self, message: np.ndarray, parts: Sequence[tuple[int, int]]) -> Held:
-        begin, found = 0, {}
-        for one, other in parts:
-            end = begin + self.real[one][other]
-            found[one, other] = message[begin:end] if end > begin else None
+        begin, opened = 0, {}
+        for source, target in parts:
+            end = begin + self.real[source][target]
+            opened[source, target] = message[begin:end] if end > begin else None
             begin = end
-        return found
+        return opened
 
     def _rank(self, member: int) -> int:
         """That hosts it: member m is with rank r where size r / ranks <= m."""

@@ -71,7 +71,7 @@ class Step:
 
 
 @dataclass
-class Ring:
+class RingCollective:
     """One collective among `size` members, of which this rank hosts some, ready to `run` again and again.
 
     `chunks` of each hosted member are where its numbers are and where they come to; `copies` (target, source) are made

@@ -190,7 +190,7 @@ def whereabouts(record: Record, owner: Owner, size: int) -> str:
     """The rank, its cores and what it was last waiting for."""
     cores = f", {owner.cores}" if owner.cores else ""
     waits = "it waits" if record.state == State.WAITING else "it last waited"
-    last = f"; {waits} for {record.what}" if record.what else "; it has not waited for anything yet"
+    last = f"; {waits} for {record.awaited}" if record.awaited else "; it has not waited for anything yet"
     return f"rank {record.rank} of {size}{cores} (process {owner.process}{last})"
 
 

@@ -1,4 +1,4 @@
-"""What ran when, as a file that trace viewers draw: a process for each device, a line for each of its lanes."""
+"""What ran when, as a file that trace viewers draw: a process for each device, a line for each of its tracks."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,9 +14,9 @@ TOGETHER = 1000  # events that are written in one: their text stays small enough
 
 
 class Event(NamedTuple):
-    """From `begin` to `end`, in seconds, on a lane of a device: an engine, a queue, a stream."""
+    """From `begin` to `end`, in seconds, on a track of a device: an engine, a queue, a stream."""
 
-    lane: str
+    track: str
     name: str
     begin: float
     end: float
@@ -45,7 +45,7 @@ def write_trace(control: Control, devices: Sequence[Traced], path: str) -> None:
 def events_of(device: Traced) -> list[dict[str, Any]]:
     """What ran on a device, in the Trace Event Format: microseconds."""
     return [
-        {"name": event.name, "ph": "X", "pid": device.index, "tid": event.lane,
+        {"name": event.name, "ph": "X", "pid": device.index, "tid": event.track,
          "ts": 1e6 * event.begin, "dur": 1e6 * (event.end - event.begin)}
         for event in device.trace or ()
     ]  # fmt: skip
@@ -85,7 +85,7 @@ class Numbers(dict[float, str]):
 
 
 def rows_of(
-    process: str, lane: str, names: Iterable[str], begins: np.ndarray, cycles: np.ndarray, scale: float,
+    process: str, track: str, names: Iterable[str], begins: np.ndarray, cycles: np.ndarray, scale: float,
     more: Iterable[str], numbers: Numbers,
 ) -> Iterator[str]:  # fmt: skip
     """The events of a line, as rows of `write_rows` of some each: float64 [events] in cycles, of `scale` microseconds
@@ -93,7 +93,7 @@ def rows_of(
 
     A dictionary for each and a call of json.dumps take three times as long.
     """
-    head = f', "ph": "X", "pid": {json.dumps(process)}, "tid": {json.dumps(lane)}, "ts": '
+    head = f', "ph": "X", "pid": {json.dumps(process)}, "tid": {json.dumps(track)}, "ts": '
     columns = (
         map(_Named(head).__getitem__, names), map(repr, (scale * begins).tolist()), numbers.column(scale * cycles),
         map(repr, begins.tolist()), numbers.column(cycles), more,

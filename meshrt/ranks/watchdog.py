@@ -74,7 +74,7 @@ def _line(record: Record | None, rank: int, cores: str, now: float) -> str:
         return f"  rank {rank} has finished"
     peer = f"rank {record.peer}" if record.peer >= 0 else "all ranks"
     has = f"; it has {cores}" if cores else ""
-    return f"  rank {rank} has waited {now - record.since:.1f} s for {peer}: {record.what}{has}"
+    return f"  rank {rank} has waited {now - record.since:.1f} s for {peer}: {record.awaited}{has}"
 
 
 def _cycle(peers: dict[int, int]) -> list[int]:

@@ -45,6 +45,6 @@ def cores_of(wafer: Wafer) -> Cores:
     where: dict[str, Any] = {}
     for (x, y), core in wafer.cores.items():
         memory[y, x] = core.m_float16
-        for address, _, name in core.image.places:
+        for address, _, name in core.image.symbols:
             where.setdefault(name, np.zeros((side, side), int))[y, x] = address // 2
     return Cores(memory, where)

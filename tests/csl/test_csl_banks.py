@@ -184,9 +184,9 @@ def test_an_array_lies_where_align_says(said: str, tmp_path: Path) -> None:
     body = f"""var before: [9]u32; var a: [8]f16 {said} = @constants([8]f16, 2.0);
     fn main() void {{ before[0] = 1; a[0] = 1.0; sys.unblock_cmd_stream(); }}"""
     image = build(write(tmp_path, body + END), {"width": 1}, "wse2").tiles[0, 0]
-    assert [(name, nbytes) for _, nbytes, name in image.places] == [("before", 36), ("a", 16)]
+    assert [(name, nbytes) for _, nbytes, name in image.symbols] == [("before", 36), ("a", 16)]
     number = int(said.strip("align()") or 4)
-    assert image.places[1][0] == -(-36 // max(4, number)) * max(4, number)
+    assert image.symbols[1][0] == -(-36 // max(4, number)) * max(4, number)
 
 
 @pytest.mark.parametrize("said", ["3", "0", "-8"])

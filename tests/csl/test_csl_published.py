@@ -26,7 +26,7 @@ def fill(wafer: Wafer, inputs: dict[str, tuple[float, float]]) -> None:
     """Numbers between two bounds to every core's variables of these names."""
     rng = np.random.default_rng(7)
     for core in wafer.cores.values():
-        for address, nbytes, name in core.image.places:
+        for address, nbytes, name in core.image.symbols:
             if name in inputs:
                 core.m_float16[address // 2 : (address + nbytes) // 2] = rng.uniform(*inputs[name], nbytes // 2)
 
@@ -77,7 +77,7 @@ def test_decode(groups: int, batch: int, dim: int, rows: int, ffn: int, arch: st
 def compare(wafer: Wafer, cores: Cores, names: tuple[str, ...], roundings: int) -> None:
     """The largest difference of each variable, in roundings of its largest number."""
     found = cores_of(wafer)
-    sizes = {name: nbytes // 2 for core in wafer.cores.values() for _, nbytes, name in core.image.places}
+    sizes = {name: nbytes // 2 for core in wafer.cores.values() for _, nbytes, name in core.image.symbols}
     for name in names:
         mine, its = (one.get(one.where[name], sizes[name]).astype(float) for one in (cores, found))
         assert np.isfinite(its).all() and its.any(), name

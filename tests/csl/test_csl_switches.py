@@ -6,14 +6,14 @@ import pytest
 
 from meshrt.csl.errors import CslError
 from meshrt.csl.filters import Counter, Range, filter_of
-from meshrt.csl.router import EAST, NORTH, RAMP, WEST, Route
+from meshrt.csl.router import EAST, NORTH, RAMP, WEST, RouterEntry
 
 POSITIONS = [(frozenset([WEST]), frozenset([one])) for one in (RAMP, EAST, NORTH)]
 
 
 @pytest.mark.parametrize("ring", [False, True])
 def test_a_switch_turns_to_its_last_position_or_round(ring: bool) -> None:
-    entry = Route(list(POSITIONS), ring=ring)
+    entry = RouterEntry(list(POSITIONS), ring=ring)
     for at in (1, 2, 0 if ring else 2, 1 if ring else 2):
         before = entry.at
         turns = entry.turns("SWITCH_ADV")
@@ -26,7 +26,7 @@ def test_a_switch_turns_to_its_last_position_or_round(ring: bool) -> None:
 
 def test_when_a_router_takes_a_command_off() -> None:
     commands = ("NOP", "SWITCH_ADV", "SWITCH_RST")
-    first, last = Route(list(POSITIONS)), Route(list(POSITIONS), at=2)
+    first, last = RouterEntry(list(POSITIONS)), RouterEntry(list(POSITIONS), at=2)
     for mode, popped in {
         "no_pop": ((), ()),
         "always_pop": (commands, commands),

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshrt.errors import UsageError
-from meshrt.launch.batch import Batch, clock_time, parse_memory, parse_time
+from meshrt.launch.batch import BatchJob, clock_time, parse_memory, parse_time
 from meshrt.launch.sweep import MOST_RUNS, expand, parse_axis
 
 
-def batch(**asked: Any) -> Batch:
-    return Batch(**{"ranks": 8, "runs": (("run", "gemm"),)} | asked)
+def batch(**asked: Any) -> BatchJob:
+    return BatchJob(**{"ranks": 8, "runs": (("run", "gemm"),)} | asked)
 
 
 @pytest.mark.parametrize(

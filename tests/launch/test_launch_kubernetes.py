@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from meshrt.errors import UsageError
 from meshrt.launch import kubernetes
-from meshrt.launch.batch import Batch
+from meshrt.launch.batch import BatchJob
 
 IMAGE = "registry.example.org/meshrt:1"
 DOCKERFILE = (Path(__file__).parents[2] / "launch" / "Dockerfile").read_text()
@@ -37,8 +37,8 @@ MPIJOB = {
 }  # fmt: skip
 
 
-def batch(**asked: Any) -> Batch:
-    return Batch(**{"ranks": 8, "runs": (("run", "gemm"),)} | asked)
+def batch(**asked: Any) -> BatchJob:
+    return BatchJob(**{"ranks": 8, "runs": (("run", "gemm"),)} | asked)
 
 
 def made(**asked: Any) -> Any:

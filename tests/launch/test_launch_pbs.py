@@ -11,15 +11,15 @@ from batch_scripts import HOSTILE, directives, executed, spy
 
 from meshrt.errors import UsageError
 from meshrt.launch import pbs
-from meshrt.launch.batch import Batch
+from meshrt.launch.batch import BatchJob
 from meshrt.launch.local import Mpirun
 
 HYDRA = Mpirun("/opt/mpi/mpirun", "MPICH 5.0.2")
 MESHRT = [sys.executable, "-P", "-m", "meshrt.cli"]
 
 
-def batch(**asked: Any) -> Batch:
-    return Batch(**{"ranks": 8, "runs": (("run", "gemm"),)} | asked)
+def batch(**asked: Any) -> BatchJob:
+    return BatchJob(**{"ranks": 8, "runs": (("run", "gemm"),)} | asked)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from batch_scripts import directives, spy
 
 from meshrt.errors import UsageError
 from meshrt.launch import hosts, kubernetes, local, pbs, restarts, slurm
-from meshrt.launch.batch import Batch
+from meshrt.launch.batch import BatchJob
 from meshrt.launch.job import Job
 from meshrt.launch.local import Mpirun
 
@@ -134,7 +134,7 @@ def test_a_run_that_keeps_no_state_is_refused(run: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match=r"--restarts goes on from a checkpoint.* add --checkpoint DIR, and --every K"):
         restarts.check(Job(2, run))
     with pytest.raises(UsageError, match="--restarts"):
-        Batch(ranks=2, runs=(run,), restarts=1)
+        BatchJob(ranks=2, runs=(run,), restarts=1)
 
 
 def test_refused_on_the_command_line(run_meshrt: Any) -> None:
@@ -238,8 +238,8 @@ def test_an_ssh_to_a_host_that_is_out_of_reach_ends(mpirun: Mpirun) -> None:
     assert options not in hosts.environment(mpirun, {agent: "/my/rsh"}), "it may have no such options"
 
 
-def batch(**asked: Any) -> Batch:
-    return Batch(**{"ranks": 4, "runs": (KEPT,), "restarts": 2} | asked)
+def batch(**asked: Any) -> BatchJob:
+    return BatchJob(**{"ranks": 4, "runs": (KEPT,), "restarts": 2} | asked)
 
 
 def test_slurm(tmp_path: Path) -> None:

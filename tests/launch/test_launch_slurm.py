@@ -14,14 +14,14 @@ from tiers import examples
 
 from meshrt.errors import UsageError
 from meshrt.launch import slurm
-from meshrt.launch.batch import Batch
+from meshrt.launch.batch import BatchJob
 
 MPICH, OPEN_MPI = "MPICH 5.0.2", "Open MPI 5.0.11"
 MESHRT = [sys.executable, "-P", "-m", "meshrt.cli"]
 
 
-def batch(**asked: Any) -> Batch:
-    return Batch(**{"ranks": 8, "runs": (("run", "gemm"),)} | asked)
+def batch(**asked: Any) -> BatchJob:
+    return BatchJob(**{"ranks": 8, "runs": (("run", "gemm"),)} | asked)
 
 
 @pytest.mark.parametrize(

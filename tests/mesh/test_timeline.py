@@ -254,7 +254,7 @@ def test_a_core_keeps_so_many_steps_and_no_more() -> None:
         state[0] += 1
         note(f"step {step % 2}")
     line.tracks[0].enter()
-    names = [*line.tracks[0].known]
+    names = [*line.tracks[0].numbers]
     (found,) = line.tracks[0].steps
     steps = [(names[why], begin, end) for why, begin, end in zip(*found, strict=True)]
     assert len(steps) == STEPS + 1 and steps[-1] == ("not kept", STEPS, STEPS + 100)

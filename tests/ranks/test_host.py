@@ -229,7 +229,7 @@ def test_a_rank_is_said_to_wait_only_where_the_message_is_not_there() -> None:
 
     class GenerationOptions(Later):
         def Test(self) -> bool:
-            said.append(board.records()[0].what)
+            said.append(board.records()[0].awaited)
             return super().Test()
 
     wait(GenerationOptions(2), 0, 100, board, b"a message")

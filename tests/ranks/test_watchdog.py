@@ -60,12 +60,12 @@ def test_board_keeps_what_the_rank_says() -> None:
     board.waiting(3, b"transfer 12: " + b"x" * 100)
     board.waiting(3, b"transfer 13")
     (record,) = board.records()
-    assert (record.state, record.peer, record.key, record.what) == (State.WAITING, 3, 2, "transfer 13")
+    assert (record.state, record.peer, record.key, record.awaited) == (State.WAITING, 3, 2, "transfer 13")
     board.moving()
     assert board.records()[0].state == State.MOVING
     board.failed(2**64 - 1)
     (record,) = board.records()
-    assert (record.state, record.key, record.what) == (State.FAILED, 2**64 - 1, "transfer 13")
+    assert (record.state, record.key, record.awaited) == (State.FAILED, 2**64 - 1, "transfer 13")
     board.owned_by(17, "cores (0, 0) to (3, 1)")
     assert board.owners() == [Owner(17, "cores (0, 0) to (3, 1)")]
 

@@ -13,11 +13,11 @@ from typing import Any
 from meshrt.csl import origin
 from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
-from meshrt.csl.errors import Place
+from meshrt.csl.errors import SourceLocation
 from meshrt.csl.libraries.system import native
 from meshrt.csl.operations import OPERATIONS, Options
 from meshrt.csl.pending import Pending, compute, note
-from meshrt.csl.router import EAST, NORTH, RAMP, SOUTH, WEST, Route
+from meshrt.csl.router import EAST, NORTH, RAMP, SOUTH, WEST, RouterEntry
 from meshrt.csl.scope import Scope
 from meshrt.csl.tilebuiltins import task_number
 from meshrt.csl.trains import Chain
@@ -48,9 +48,9 @@ def pe(program: Any, given: dict[str, Val], image: Any) -> Library:
     dim = given["dim_params"].value
     axis = int(dim["axis"].value)
     colors = (int(dim["even"].value), int(dim["odd"].value))
-    place = Place("<collectives_2d>", 0)
+    location = SourceLocation("<collectives_2d>", 0)
     for color in colors:
-        image.colors.append((color, Route([(frozenset(), frozenset()), ANY], place=place), place))
+        image.colors.append((color, RouterEntry([(frozenset(), frozenset()), ANY], location=location), location))
     count = program.size[axis]
 
     def collective(name: str, kinds: tuple[str, ...]) -> Val:
@@ -60,14 +60,14 @@ def pe(program: Any, given: dict[str, Val], image: Any) -> Library:
             if scope.writer is None:
                 raise scope.wrong(line, f"{name} is done in the run, not before it")
             numbers = [
-                one if kind == "pointer" else coerce(one, TYPES["u16"], scope, line)
-                for one, kind in zip(arguments, kinds, strict=False)
+                argument if kind == "pointer" else coerce(argument, TYPES["u16"], scope, line)
+                for argument, kind in zip(arguments, kinds, strict=False)
             ]
             scope.spend(COSTS.call)
             scope.image.space[f"collective_{name}"] = STEPS[name]
             scope.image.space["collective"] = begin
             callback = code(task_number(arguments[-1], scope, line), scope)
-            texts = ", ".join(f"int({code(one, scope)})" for one in numbers)
+            texts = ", ".join(f"int({code(number, scope)})" for number in numbers)
             line_of = f"Line(c, {axis}, {colors}, {count})"
             scope.image.space["Line"] = Line
             return Val(VOID, code=f"collective(c, collective_{name}({line_of}, {texts}), {callback})")
@@ -119,7 +119,7 @@ def _words(address: int, count: int, dtype: str = "u4") -> Mem:
 def broadcast(line: Line, root: int, buffer: int, count: int) -> Iterator[Step]:
     data = _words(buffer, count)
     if line.me == root:
-        ports = [port for port, there in ((line.up, root < line.count - 1), (line.down, root > 0)) if there]
+        ports = [port for port, has_cores in ((line.up, root < line.count - 1), (line.down, root > 0)) if has_cores]
         if ports:
             line.to(*ports)
             yield "mov32", line.sending(count), (data,)
@@ -171,8 +171,8 @@ def reduce_fadds(line: Line, root: int, send: int, recv: int, count: int) -> Ite
     if line.me == root:
         total = _words(recv, count, "f4")
         yield "fmovs", total, (mine,)
-        for port, there in ((line.up, root < line.count - 1), (line.down, root > 0)):
-            if there:
+        for port, has_cores in ((line.up, root < line.count - 1), (line.down, root > 0)):
+            if has_cores:
                 line.of(port)
                 yield "fadds", total, (total, line.receiving(count))
         return
@@ -194,9 +194,11 @@ def begin(core: Any, steps: Iterator[Step], callback: int) -> None:
 
     def go_on(time: float, chain: Chain) -> None:
         for name, target, sources in steps:
-            total = next(one.extent for one in (target, *sources) if not isinstance(one, Fab) or one.extent)
+            total = next(
+                operand.extent for operand in (target, *sources) if not isinstance(operand, Fab) or operand.extent
+            )
             pending = Pending(OPERATIONS[name], target, sources, Options(True), total, time + COSTS.start_async, where)
-            if isinstance(target, Mem) and not any(isinstance(one, Fab) for one in sources):
+            if isinstance(target, Mem) and not any(isinstance(operand, Fab) for operand in sources):
                 compute(core, pending.of, target, sources, 0, total)
                 time = pending.time + total / pending.of.lanes
                 continue

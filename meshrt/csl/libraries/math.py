@@ -17,7 +17,7 @@ def _rounded(compute: Any) -> Any:
     """In double, then rounded to the type that it was given."""
 
     def of(*given: Any) -> Any:
-        return type(given[0])(compute(*(np.float64(one) for one in given)))
+        return type(given[0])(compute(*(np.float64(value) for value in given)))
 
     return of
 
@@ -52,16 +52,16 @@ def _function(name: str, count: int, compute: Any, cycles: float, kind: Any) -> 
     def call(scope: Scope, arguments: list[Val], line: int) -> Val:
         if len(arguments) != count:
             raise scope.wrong(line, f"{name} takes {count} arguments, here are {len(arguments)}")
-        typed = [one.type for one in arguments if one.type not in (INT, FLOAT)]
+        typed = [argument.type for argument in arguments if argument.type not in (INT, FLOAT)]
         of = kind if kind is not None else typed[0] if typed else arguments[0].type
-        given = [coerce(one, of, scope, line) for one in arguments]
-        if all(one.known for one in given):
+        given = [coerce(argument, of, scope, line) for argument in arguments]
+        if all(value.known for value in given):
             with np.errstate(all="ignore"):
-                return Val(of, compute(*(one.value for one in given)))
+                return Val(of, compute(*(value.value for value in given)))
         scope.spend(cycles)
         python = f"math_{name}"
         scope.image.space[python] = compute
-        return Val(of, code=f"{python}({', '.join(code(one, scope) for one in given)})")
+        return Val(of, code=f"{python}({', '.join(code(value, scope) for value in given)})")
 
     return Val(NATIVE, Native(name, call))
 

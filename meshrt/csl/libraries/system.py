@@ -28,7 +28,7 @@ def _run_only(name: str, text: Any, result: Any = VOID, cycles: float = COSTS.ca
             raise scope.wrong(line, f"{name} is done in the run, not before it")
         scope.spend(cycles)
         scope.image.space.update(SPACE)
-        return Val(result, code=text(*(code(one, scope) for one in arguments)))
+        return Val(result, code=text(*(code(argument, scope) for argument in arguments)))
 
     return native(name, call)
 
@@ -41,13 +41,13 @@ def get_params(program: Any, given: dict[str, Val], image: Any) -> Library:
 
 
 def memcpy(program: Any, given: dict[str, Val], image: Any) -> Library:
-    for name, one in given.items():
-        if one.type is VOID:
+    for name, value in given.items():
+        if value.type is VOID:
             continue
         if name.startswith("MEMCPYH2D"):
-            image.from_host.add(int(one.value))
+            image.from_host.add(int(value.value))
         elif name.startswith("MEMCPYD2H"):
-            image.to_host.add(int(one.value))
+            image.to_host.add(int(value.value))
     unblock = _run_only("unblock_cmd_stream", lambda: "unblock_cmd_stream(c)")
     return Library("<memcpy/memcpy>", {**given, "unblock_cmd_stream": unblock})
 
@@ -94,11 +94,11 @@ def encode(opcode: Any, silent: Any, entry: Any, data: Any) -> Any:
 
 def control(program: Any, given: dict[str, Val], image: Any) -> Library:
     def coded(scope: Scope, parts: list[Val]) -> Val:
-        if all(one.known for one in parts):
-            return Val(U32, encode(*(one.value for one in parts)))
+        if all(part.known for part in parts):
+            return Val(U32, encode(*(part.value for part in parts)))
         scope.spend(2 * COSTS.arithmetic)
         scope.image.space.update(SPACE)
-        return Val(U32, code=f"encode({', '.join(code(one, scope) for one in parts)})")
+        return Val(U32, code=f"encode({', '.join(code(part, scope) for part in parts)})")
 
     def single(scope: Scope, arguments: list[Val], line: int) -> Val:
         opcode, silent, entry, data = arguments
@@ -123,7 +123,7 @@ def random(program: Any, given: dict[str, Val], image: Any) -> Library:
 
     def number(kind: str) -> Val:
         def call(scope: Scope, arguments: list[Val], line: int) -> Val:
-            low, high = (coerce(one, TYPES[kind], scope, line) for one in arguments)
+            low, high = (coerce(argument, TYPES[kind], scope, line) for argument in arguments)
             scope.spend(20.0)
             scope.image.space.update(SPACE)
             return Val(TYPES[kind], code=f"draw(c, {kind}, {code(low, scope)}, {code(high, scope)})")

@@ -69,8 +69,8 @@ def _of(name: str, count: int, call: Any) -> Val:
     def counted(scope: Scope, arguments: list[Val], line: int) -> Val:
         if len(arguments) != count:
             raise scope.wrong(line, f"{name} takes {count} arguments, here are {len(arguments)}")
-        found: Val = call(scope, arguments, line)
-        return found
+        result: Val = call(scope, arguments, line)
+        return result
 
     return native(name, counted)
 
@@ -84,7 +84,7 @@ def _reset_routes(scope: Scope, arguments: list[Val], line: int) -> Val:
     color, routes = arguments
     if routes.type is not STRUCT or set(routes.value) != {"rx", "tx"}:
         raise scope.wrong(line, "reset_routes takes a colour's address, and .rx and .tx")
-    if not all(one.known for one in routes.value.values()):
+    if not all(direction.known for direction in routes.value.values()):
         raise scope.wrong(line, "directions of reset_routes have to be known before the run")
     both = [scope.image.constant(ports(routes.value[name])) for name in ("rx", "tx")]
     return _written(scope, "reset", [code(color, scope), *both], line)
@@ -94,9 +94,9 @@ def _direction(method: str) -> Any:
     """One way in or out of a router, of the first position."""
 
     def call(scope: Scope, arguments: list[Val], line: int) -> Val:
-        color, one = arguments
+        color, direction = arguments
         name = _member(
-            FABRIC_IO, one, scope, line, "a direction is one of color_config.fabric_io, such as .TX_EAST, and"
+            FABRIC_IO, direction, scope, line, "a direction is one of color_config.fabric_io, such as .TX_EAST, and"
         )
         return _written(scope, method, [code(color, scope), repr(name[:2].lower()), str(SIDES[name[3:]])], line)
 
@@ -115,25 +115,25 @@ def _position(number: int, way: str) -> Any:
 
 
 def _pop_mode(scope: Scope, arguments: list[Val], line: int) -> Val:
-    color, one = arguments
-    name = _member(POP_MODE, one, scope, line, "set_pop_mode takes one of switch_config.pop_mode,")
+    color, mode = arguments
+    name = _member(POP_MODE, mode, scope, line, "set_pop_mode takes one of switch_config.pop_mode,")
     return _written(scope, "set_pop", [code(color, scope), repr(name.lower())], line)
 
 
-def _member(enum: Enum, one: Val, scope: Scope, line: int, wanted: str) -> str:
+def _member(enum: Enum, value: Val, scope: Scope, line: int, wanted: str) -> str:
     """The name of an enumeration's member, which has to be known."""
-    if one.type == TYPES["member"]:
-        one = coerce(one, enum, scope, line)
-    if one.type != enum or not one.known:
+    if value.type == TYPES["member"]:
+        value = coerce(value, enum, scope, line)
+    if value.type != enum or not value.known:
         raise scope.wrong(line, f"{wanted} known before the run")
-    return enum.members[int(one.value)][0]
+    return enum.members[int(value.value)][0]
 
 
 def _filter(field: str) -> Any:
     """Of a counter filter, which goes by its colour's number (@get_filter_id)."""
 
     def call(scope: Scope, arguments: list[Val], line: int) -> Val:
-        texts = [code(one, scope) for one in arguments]
+        texts = [code(argument, scope) for argument in arguments]
         return _written(scope, field, texts, line, "refilter")
 
     return call
@@ -141,7 +141,7 @@ def _filter(field: str) -> Any:
 
 def _change(method: str) -> Any:
     def call(scope: Scope, arguments: list[Val], line: int) -> Val:
-        return _written(scope, method, [code(one, scope) for one in arguments], line)
+        return _written(scope, method, [code(argument, scope) for argument in arguments], line)
 
     return call
 
@@ -159,14 +159,14 @@ def switches(program: Any, given: dict[str, Val], image: Any) -> Library:
     kind = Array((commands.COUNT,), U16)
 
     def listed(*names: str) -> Any:
-        found = [commands.NAMES.index(name) | commands.SILENT for name in names]
-        whole = np.array([*found, *[commands.SILENT] * (commands.COUNT - len(found))], np.uint16)
+        codes = [commands.NAMES.index(name) | commands.SILENT for name in names]
+        whole = np.array([*codes, *[commands.SILENT] * (commands.COUNT - len(codes))], np.uint16)
         return native("commands", lambda scope, arguments, line: Val(kind, whole))
 
     def ctrl(scope: Scope, arguments: list[Val], line: int) -> Val:
         if arguments[0].type != kind or not arguments[0].known:
             raise scope.wrong(line, "ctrl takes a list of commands that is known before the run")
-        return Val(U32, np.uint32(commands.encode([int(one) for one in arguments[0].value])))
+        return Val(U32, np.uint32(commands.encode([int(command) for command in arguments[0].value])))
 
     return Library("<memcpy/memcpy_switches>", {
         "ctrl": native("ctrl", ctrl), "switch_cmd_1": listed("SWITCH_ADV"),

@@ -165,7 +165,7 @@ def rings_in_regions(block: Block, width: int, height: int) -> Iterator[Rings]:
                         else [routes.chain(n, 1), routes.chain(n, -1)]
                     )
                     sets = [routes.side_by_side(pattern, n, copies) for pattern in patterns]
-                    channels = [stack.enter_context(installed(block.tables, axis, one)) for one in sets]
+                    channels = [stack.enter_context(installed(block.tables, axis, route_set)) for route_set in sets]
                 made[axis, reverse] = _side_by_side(_ring(axis, n, slots, reverse, channels), n, copies)
         x, y = made["x", False], made["y", False]
         columns, rows = (ring.places * (block.mesh.length(ring.axis) // n) for ring, n in ((x, width), (y, height)))

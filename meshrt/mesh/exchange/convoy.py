@@ -128,10 +128,10 @@ class Convoy:
         at, head = self.at[span], self.heads[:, span]
         self.crossed[port][at] += self.seat_bytes[span]  # one packet at most from each core, but for the empty seats
         if self.block.mapped:
-            here = at != self.nowhere
+            inside = at != self.nowhere
             sent_on = np.ones(len(at), bool) if touched is None else touched
-            busy, nbytes = self.seat_busy[span][here], self.seat_bytes[span][here]
-            tally.handed_on(self.block, self.view, port, at[here], busy, nbytes, sent_on[here])
+            busy, nbytes = self.seat_busy[span][inside], self.seat_bytes[span][inside]
+            tally.handed_on(self.block, self.view, port, at[inside], busy, nbytes, sent_on[inside])
         at_cells = at + self.fields[port]
         cells = self.cells.take(at_cells)
         state, free = cells[:3], cells[3:]

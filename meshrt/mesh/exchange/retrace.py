@@ -31,10 +31,10 @@ class Begun:
 
 
 @dataclass(frozen=True, eq=False)
-class Hop:
+class TimedHop:
     """A packet that software of core `source` sent at `ready`, and that had its link at `left`, as core number `core`.
 
-    It came to the end of the link at `asked`, and was in at `came`. `behind`: what the core did before.
+    It came to the end of the link at `asked_at`, and was in at `came`. `behind`: what the core did before.
     """
 
     source: int
@@ -44,7 +44,7 @@ class Hop:
     busy: float
     ready: float
     left: float
-    asked: float
+    asked_at: float
     came: float
     behind: "Did | None"
 
@@ -58,7 +58,7 @@ class Did:
 
     begin: float
     after: float
-    hop: Hop | None
+    hop: TimedHop | None
     before: "Did | None"
 
 
@@ -66,15 +66,20 @@ class Did:
 class Journal:
     """All hops in their order, and what each core did last, None: nothing."""
 
-    hops: list[Hop] = field(default_factory=list)
+    hops: list[TimedHop] = field(default_factory=list)
     last: dict[int, Did] = field(default_factory=dict)
 
 
 def begun(number: int, cells: np.ndarray, transfers: Sequence[Transfer]) -> Begun:
     """What has to be kept when an exchange begins."""
     parts = [
-        (one.axis, np.asarray(one.owners), one.asks, int(np.prod(one.tiles.shape[2:], dtype=int)) * one.tiles.itemsize)
-        for one in transfers
+        (
+            transfer.axis,
+            np.asarray(transfer.owners),
+            transfer.asks,
+            int(np.prod(transfer.tiles.shape[2:], dtype=int)) * transfer.tiles.itemsize,
+        )
+        for transfer in transfers
     ]
     return Begun(number, cells[:, :-1].copy(), parts)
 
@@ -100,7 +105,7 @@ class _Walk:
     def __init__(self, cells: list[list[float]], device: Device) -> None:
         self.cells, self.device, self.found = cells, device, Journal()
 
-    def goes_on(self, core: int, software: float, packet: Hop | None) -> float:
+    def goes_on(self, core: int, software: float, packet: TimedHop | None) -> float:
         """A core has a packet, and its software works on it: its time then."""
         now, before = self.cells[TIME][core], self.found.last.get(core)
         waits = packet is not None and packet.came > now
@@ -125,7 +130,7 @@ class _Flight:
         self.lines = range({"x": height, "y": width}.get(axis or "", 1))
         self.sizes = REQUEST_BYTES, nbytes
         self.busy = [walk.device.busy_cycles(size) for size in self.sizes]
-        self.came: dict[tuple[int, int], Hop] = {}  # the last hop of each packet, by line
+        self.came: dict[tuple[int, int], TimedHop] = {}  # the last hop of each packet, by line
 
     def rounds(self) -> Iterator[list[tuple[int, int, int, int, bool, bool]]]:
         """The hops of each round: (port, core, the next, packet, bears a tile, software had it), in their order."""
@@ -164,10 +169,10 @@ class _Flight:
         """They get to the next core, by its ramp."""
         cells, alpha, busy = self.walk.cells, self.walk.device.alpha, self.busy[tile]
         for line, core, to, ready, left, behind in moved:
-            asked = came = left + alpha
+            asked_at = came = left + alpha
             if any(self.busy):
-                cells[RAMP_IN][to] = came = max(asked, cells[RAMP_IN][to]) + busy
-            hop = Hop(core, to, port, self.sizes[tile], busy, ready, left, asked, came, behind)
+                cells[RAMP_IN][to] = came = max(asked_at, cells[RAMP_IN][to]) + busy
+            hop = TimedHop(core, to, port, self.sizes[tile], busy, ready, left, asked_at, came, behind)
             self.came[packet, line] = hop
             self.walk.found.hops.append(hop)
 

@@ -8,7 +8,7 @@ from meshrt.errors import RouteError
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires.lines import Index, as_index, pieces
 from meshrt.mesh.wires.routers import core_at, ints, line_indices
-from meshrt.mesh.wires.schedule import BATCH, Batch, BatchTick, Message, PayloadMove, Schedule
+from meshrt.mesh.wires.schedule import BATCH, BatchTick, Message, PacketBatch, PayloadMove, Schedule
 from meshrt.mesh.wires.scouts import Trace
 from meshrt.mesh.wires.tables import Channel
 
@@ -95,7 +95,7 @@ def _deliveries(trace: Trace) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarra
 
 def _batch(
     block: Cores, trace: Trace, keep: np.ndarray, root: np.ndarray, delivered: np.ndarray, origin: np.ndarray
-) -> Batch:
+) -> PacketBatch:
     """The packets in those slots. Enters in `origin` where the payloads of packets from other ranks are."""
     number = np.cumsum(keep) - 1  # new slot numbers
     ticks, received = [], 0
@@ -135,7 +135,7 @@ def _batch(
         for part in one_a_place(trace.core[starting])
         for piece in pieces(number[starting][part], trace.core[starting][part])
     ]
-    return Batch(count, tuple(sources), tuple(ticks), any(tick.sends or tick.recvs for tick in ticks))  # type: ignore[arg-type]  # the same
+    return PacketBatch(count, tuple(sources), tuple(ticks), any(tick.sends or tick.recvs for tick in ticks))  # type: ignore[arg-type]  # the same
 
 
 def _split(block: Cores, channel: Channel, trace: Trace, keep: np.ndarray, root: np.ndarray) -> list[np.ndarray]:
@@ -170,17 +170,17 @@ def _crossings(trace: Trace, keep: np.ndarray) -> Iterator[tuple[int, Index, int
     """(port, cores, packets of a line that leave them by it)."""
     for way in range(4):
         used = [cores[keep[slots]] for tick in trace.ticks for port, slots, cores in tick.moves if port == way]
-        for found in _counted(np.concatenate([ints(), *used])):
-            yield way, *found
+        for crossing in _counted(np.concatenate([ints(), *used])):
+            yield way, *crossing
 
 
 def _counted(cores: np.ndarray) -> Iterator[tuple[Index, int | np.ndarray]]:
     """Which cores these are, and how often each is there; nothing where there are none."""
     counts = np.bincount(cores, minlength=1)
-    found = np.flatnonzero(counts)
-    if len(found):
-        counts = counts[found]
-        yield as_index(found), int(counts[0]) if (counts == counts[0]).all() else counts
+    present = np.flatnonzero(counts)
+    if len(present):
+        counts = counts[present]
+        yield as_index(present), int(counts[0]) if (counts == counts[0]).all() else counts
 
 
 def _roots(parent: np.ndarray) -> np.ndarray:

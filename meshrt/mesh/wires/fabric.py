@@ -240,21 +240,21 @@ def receive_all(block: Cores, flights: tuple[Flight, ...]) -> None:
     """As `receive` for one transfer after the other."""
     heads.resolve(block)
     arrivals = [arrival for flight in flights for arrival in flight.arrivals if not arrival.over]
-    asked = None if block.clock.seen is None else [_asked(arrival) for arrival in arrivals]
+    asked_at = None if block.clock.seen is None else [_asked(arrival) for arrival in arrivals]
     ramps.serve_all(block, arrivals)
     for at, arrival in enumerate(arrivals):
         _wait_all(block, arrival)
         arrival.end()
-        if asked is not None:
-            _looked(block, arrival.sent, arrival.number, arrival.lane, asked[at])
+        if asked_at is not None:
+            _looked(block, arrival.sent, arrival.number, arrival.lane, asked_at[at])
 
 
-def _looked(block: Cores, sent: int, number: int, lane: Lane, asked: np.ndarray | None) -> None:
+def _looked(block: Cores, sent: int, number: int, lane: Lane, asked_at: np.ndarray | None) -> None:
     """Cores have waited for the packets of a lane: whoever looks is told, and for which transfer, by its numbers."""
     clock = block.clock
     if clock.messages is not None:
         clock.messages.wait(number, lane)
-    clock.seen(f"waits for {lane.schedule.note}", sent, asked, _landed(block, lane))  # type: ignore[misc]  # is there
+    clock.seen(f"waits for {lane.schedule.note}", sent, asked_at, _landed(block, lane))  # type: ignore[misc]  # is there
 
 
 def _asked(arrival: Arrival) -> np.ndarray | None:

@@ -17,7 +17,7 @@ from meshrt.mesh.cores import Cores
 from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires.glide import Glide, glide_of
 from meshrt.mesh.wires.lines import Index, Positions, View
-from meshrt.mesh.wires.schedule import BATCH, Batch, BatchTick, Message, PayloadMove, Schedule
+from meshrt.mesh.wires.schedule import BATCH, BatchTick, Message, PacketBatch, PayloadMove, Schedule
 from meshrt.records import dataclass
 
 SELDOM = 8  # uses of a lane, in which it does not pay to put all of its hops together
@@ -59,7 +59,7 @@ class RunTick:
 class Run:
     """A batch of packets on a strip of a lane's lines."""
 
-    batch: Batch
+    batch: PacketBatch
     view: View
     lines: slice  # of the lane's view
     time: np.ndarray  # [lines, slots]: of the headers
@@ -164,7 +164,7 @@ def _paths(state: np.ndarray, parts: Iterable[PayloadMove], received: list[Messa
 
 
 def _run(
-    block: Cores, schedule: Schedule, batch: Batch, lines: slice, view: View,
+    block: Cores, schedule: Schedule, batch: PacketBatch, lines: slice, view: View,
     tile: tuple[int, ...], dtype: np.dtype[Any], received: list[MessageBuffer], numbers: Iterator[int],
 ) -> Run:  # fmt: skip
     """Adds the messages that it receives to `received`; `numbers` count those of the lane."""

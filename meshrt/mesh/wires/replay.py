@@ -182,10 +182,10 @@ def _replay_compiled(
         if tick is not None:
             _exchange(block, lane, tick, own, pending)
     if at_once and look is not None and lane.schedule.count:
-        asked = landing.time.flatten()
+        asked_at = landing.time.flatten()
         if counted := move(strides.waits, address, *pace):
             order.count(block, *counted)
-        look(lane, asked)
+        look(lane, asked_at)
 
 
 def _exchange(block: Cores, lane: Lane, tick: RunTick, own: np.ndarray | None, pending: list[Any]) -> None:

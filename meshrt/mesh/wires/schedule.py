@@ -55,7 +55,7 @@ class BatchTick:
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class PacketBatch:
     """Packets that are replayed together."""
 
     slots: int
@@ -76,7 +76,7 @@ class Schedule:
     """What this rank does in one transfer, on each of its lines."""
 
     whole_block: bool
-    batches: tuple[Batch, ...]
+    batches: tuple[PacketBatch, ...]
     sent: int  # packets a line that cores of this rank send
     hops: int  # moves a line of packets out of routers of this rank
     longest: int  # hops of the longest packet that is delivered here

@@ -40,22 +40,22 @@ class Addresses:
     core: Any  # the compiled core, which finds them
     landing: int = 0
     size: int = 0
-    known: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # by the id of what was asked for: `_ask`
+    entries: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # by the id of what was asked for: `_ask`
     kept: list[np.ndarray] = field(default_factory=list)
 
     def of(self, array: np.ndarray) -> int:
-        address: int = (self.known.get(id(array)) or self._ask(array, array))[2]
+        address: int = (self.entries.get(id(array)) or self._ask(array, array))[2]
         return address
 
     def of_positions(self, index: np.ndarray) -> int:
-        known = self.known.get(id(index)) or self._ask(index, np.ascontiguousarray(index, np.int64))
-        address: int = known[2]
+        entry = self.entries.get(id(index)) or self._ask(index, np.ascontiguousarray(index, np.int64))
+        address: int = entry[2]
         return address
 
-    def _ask(self, asked: np.ndarray, array: np.ndarray) -> tuple[Any, ...]:
+    def _ask(self, original: np.ndarray, array: np.ndarray) -> tuple[Any, ...]:
         """(What was asked for, the array, its address, sizes, steps); the id of an array that lives is no other's."""
-        known = self.known[id(asked)] = asked, array, self.core.address(array), *array.shape, *array.strides
-        return known
+        entry = self.entries[id(original)] = original, array, self.core.address(array), *array.shape, *array.strides
+        return entry
 
     def table(self, steps: Iterable[Step]) -> bytes:
         """The table of steps; one over nothing has no row."""
@@ -67,18 +67,18 @@ class Addresses:
         stood for the landing is let go, which counts though nobody wrote to it.
         """
         owners = dict[int, np.ndarray]()
-        for _, array, address, *_ in self.known.values():
+        for _, array, address, *_ in self.entries.values():
             if not 0 <= address - self.landing < self.size:
                 while isinstance(array.base, np.ndarray):
                     array = array.base
                 owners[id(array)] = array
-        self.known.clear()
+        self.entries.clear()
         self.kept.extend(owners.values())
 
     def _row(self, step: Step) -> list[int]:
         row, by_line = [step.kind], False
         for array, index in step.cells:
-            _, _, start, lines, length, line_step, along = self.known.get(id(array)) or self._ask(array, array)
+            _, _, start, lines, length, line_step, along = self.entries.get(id(array)) or self._ask(array, array)
             count, at = length, 0
             if isinstance(index, np.ndarray):
                 count, at = len(index), self.of_positions(index)

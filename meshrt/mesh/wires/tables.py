@@ -213,9 +213,9 @@ def _write(
     else:
         across = np.arange(mesh.height if axis == "x" else mesh.width)
         across = (across if lines is None else across[lines])[:, None]
-        some = max(1, AT_ONCE // max(1, len(at)))  # lines
-        for first in range(0, len(across), some):
-            part = across[first : first + some]
+        lines_at_once = max(1, AT_ONCE // max(1, len(at)))
+        for first in range(0, len(across), lines_at_once):
+            part = across[first : first + lines_at_once]
             x, y = (at[None], part) if axis == "x" else (part, at[None])
             x, y, *entries = np.broadcast_arrays(x, y, colour, enters, leaves)
             _enter(tables, (entries[0], y, x), entries[1], entries[2], install)

@@ -57,11 +57,11 @@ def _settle_pairs(block: Cores) -> None:
     from meshrt.mesh import pairs  # most runs have no maps
 
     packets, _ = block.pairs
-    found = []
+    parts = []
     for (schedule, view, nbytes), times in block.uses.items():
         keys, often = pairs.of_schedule(packets, block.mesh, schedule, view)
-        found.append((keys, times * often, nbytes))
-    packets.add(found)
+        parts.append((keys, times * often, nbytes))
+    packets.add(parts)
 
 
 def touched(block: Cores, chosen: ChosenCores, stages: int, cycles: float) -> None:
