@@ -62,9 +62,9 @@ WHY: dict[str, tuple[str, ...]] = {
     "6": (
         _PEAK,
         _PCIE,
-        "A launch costs the host 20 us here, and at these batches the device is busy longer than that: graphs save "
-        "nothing, and cost up to 3 %, for their sizes are rounded up. That they save 3 to 66 % there says that the "
-        "engine's own work for a kernel cost it more, or could not hide.",
+        "A launch costs the host 20 us here, and at most of these batches the device is busy longer than that: graphs "
+        "save nothing there, and cost up to 3 %, for their sizes are rounded up. That they save 3 to 66 % in the paper "
+        "says that the engine's own work for a kernel cost it more, or could not hide.",
         "LLaMA-65B's cache in the low-rank space: one kernel rebuilds the keys and values of all sequences, another "
         "reads them from memory. What would keep them on the chip section 4.2 does not say.",
     ),
