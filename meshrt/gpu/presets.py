@@ -31,8 +31,8 @@ _COMMON = (
     "(`meshrt validate`, docs/validation.md) by studies/validate/gpufit.py",
     "launch_seconds, step_seconds: a framework's (--framework, else the first): "
     + "; ".join(
-        f"{name} {1e6 * one.launch_seconds:g} us and {1e3 * one.step_seconds:g} ms, {one.source}"
-        for name, one in FRAMEWORKS.items()
+        f"{name} {1e6 * framework.launch_seconds:g} us and {1e3 * framework.step_seconds:g} ms, {framework.source}"
+        for name, framework in FRAMEWORKS.items()
     ),
     "graph_launch_seconds: an assumption; NVIDIA's 'Constant Time Launch for Straight-Line CUDA Graphs' "
     "(developer.nvidia.com) has a few microseconds for a graph, whatever its length",

@@ -47,13 +47,13 @@ def product(core: Any, a: np.ndarray, b: np.ndarray | Made, total: np.ndarray | 
     """a @ b of numbers [.., m, k] and [.., k, n], in float32, or the total [.., m, n] with that added to it."""
     if isinstance(b, Made):
         leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        found = np.empty((*leading, a.shape[-2], b.shape[-1]), np.float32) if total is None else total
+        out = np.empty((*leading, a.shape[-2], b.shape[-1]), np.float32) if total is None else total
         for cores, tiles in b.bands():
             if total is None:
-                found[cores] = product(core, a[cores], tiles)
+                out[cores] = product(core, a[cores], tiles)
             else:
-                product(core, a[cores], tiles, found[cores])
-        return found
+                product(core, a[cores], tiles, out[cores])
+        return out
     a = a.astype(np.float32, copy=False)
     kind = _kind(b.dtype) if b.itemsize == 2 else 0
     if not kind:

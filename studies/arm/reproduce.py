@@ -77,9 +77,9 @@ def summary(report: dict[str, Any]) -> Iterator[str]:
     yield from (f"  {error}" for error in report["errors"])
 
 
-def _grid(found: Sequence[dict[str, Any]]) -> Grid:
+def _grid(table_rows: Sequence[dict[str, Any]]) -> Grid:
     rows = []
-    for row in found:
+    for row in table_rows:
         published, decimal = (
             Cell(row[key], f"{row[key]:,.5g}" if row[key] else "") for key in ("published", "decimal")
         )

@@ -109,12 +109,12 @@ class March:
             block.memory.resize(name, needed)
         if block.mapped:
             self._map(block, view)
-        left, fresh, here = self.core.leave(self.address)
+        left, fresh, anything_left = self.core.leave(self.address)
         counters = block.counters
         counters.messages += left * view.count
         counters.hops += left * view.count
         counters.stages += (left - fresh) * view.count
-        if here:
+        if anything_left:
             counters.max_hops = max(counters.max_hops, 1)
 
     def _bytes(self, held: tuple[int, int]) -> int:
@@ -125,9 +125,9 @@ class March:
         """Enter what leaves in the maps."""
         for port, span in enumerate(self.spans()):
             at, kind = self.arrays["local"].take(self.of("core")[span]), self.of("kind")[span]
-            here = at >= 0
-            busy, nbytes = (self.table[name].take(kind[here] & ASKS) for name in ("busy", "nbytes"))
-            tally.handed_on(block, view, port, at[here], busy, nbytes, kind[here] >= TOUCHED)
+            local = at >= 0
+            busy, nbytes = (self.table[name].take(kind[local] & ASKS) for name in ("busy", "nbytes"))
+            tally.handed_on(block, view, port, at[local], busy, nbytes, kind[local] >= TOUCHED)
 
     def come_in(self) -> None:
         """And get to the next ones, with which the round ends."""
