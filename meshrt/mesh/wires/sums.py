@@ -47,17 +47,13 @@ class Posted:
 
 def line_of(block: Cores) -> Line | None:
     """Made once for a block; None where its sums are not made so."""
-    if block.core is None or block.hosted > 1 or block.control.size == 1 or not (block.payload and block.timed):
+    if block.core is None or block.hosted > 1 or block.control.size == 1:
         return None
     from mpi4py import MPI
 
-    # a run may be audited, recorded, or have faults on purpose
-    if (
-        block.mapped
-        or block.audit is not None
-        or type(block.comm) is not MPI.Intracomm
-        or type(block.watch) is not Board
-    ):
+    if block.mapped or not (block.payload and block.timed):
+        return None
+    if type(block.comm) is not MPI.Intracomm or type(block.watch) is not Board:  # a run is recorded, or has a fault
         return None
     try:
         library = ctypes.CDLL(MPI.__file__)
