@@ -12,7 +12,9 @@
 
 enum { STEPS, COPY_TILE, SEND, RECEIVE, SENT, ADD, COMBINE, BEFORE, END }; /* as in sums.py */
 enum { OWN_TO = 1, OWN_FROM = 2 };                                         /* addresses in the tile of the sum */
-enum { AT_ONCE = 4000, QUESTIONS = 16, STATUS = 64 };                      /* host.py; more bytes than a status has */
+enum { AT_ONCE = 4000, QUESTIONS = 16, SLEEPS = 16, STATUS = 64 }; /* as in host.py; more bytes than a status has */
+
+#define LONGEST_PAUSE 20e-3 /* seconds; as there */
 
 /* A row of a table. What it does not need is 0. */
 typedef struct {
@@ -47,7 +49,8 @@ static int is_done(Line *line, void *request)
     return done || error;
 }
 
-/* As the waiter: asks, and again for each message that was announced; sleeps until the bell rings, not for ever. */
+/* As the waiter: asks, and again for each message that was announced; sleeps until its bell rings, a third of a second
+   in all, after which the waiter does so, and says on the board that it waits. */
 static int has_come(Line *line, const Row *row)
 {
     const int rings = row->bell && line->bell;
@@ -55,19 +58,17 @@ static int has_come(Line *line, const Row *row)
         return *line->taken += rings, 1;
     int32_t heard = rings ? times_rung(line->bell) : 0;
     int64_t more = rings ? heard - (int32_t)(*line->taken + 1) : 0;
-    for (int woken = 0; woken <= QUESTIONS; woken++) {
+    for (int slept = 0; slept <= SLEEPS; slept++) {
         for (int64_t n = 0; n <= (more > QUESTIONS ? QUESTIONS : more < 0 ? 0 : more); n++)
             if (is_done(line, row->request))
                 return *line->taken += rings, 1;
         if (!rings || !line->sleeps || row->count > AT_ONCE)
             return 0;
         PyThreadState *state = PyEval_SaveThread(); /* the thread that hears signals goes on */
-        sleep_by(line->bell, heard, 20e-3);
+        sleep_by(line->bell, heard, LONGEST_PAUSE);
         PyEval_RestoreThread(state);
         more = times_rung(line->bell) - heard;
         heard += (int32_t)more;
-        if (!more)
-            return 0;
     }
     return 0;
 }
