@@ -80,7 +80,7 @@ class Block(Computing):
         mesh = Mesh(width, height, columns, rows, self.mesh.rank)
         return Block(
             mesh, self.device, self.comm, self.control, self.scouts, self.watch, self.payload, self.console, self.wait,
-            self.ring, self.core, self.ledger, site,
+            self.ring, self.bells, self.core, self.ledger, site,
             None if self.wafer is None else embed(self.wafer.defects, width, height),
             audit=self.audit, timed=self.timed,
         )  # fmt: skip
@@ -128,6 +128,7 @@ def make_block(
     control = Control(comm.Dup(), watch, "control", wait, ring)
     scouts = Control(comm.Dup(), watch, "first use of a route set", wait, ring)
     return Block(
-        mesh, device, comm.Dup(), control, scouts, watch, payload, wait=wait, ring=ring, ledger=ledger, wafer=wafer,
+        mesh, device, comm.Dup(), control, scouts, watch, payload, wait=wait, ring=ring, bells=bells, ledger=ledger,
+        wafer=wafer,
         timed=timed,
     )  # fmt: skip

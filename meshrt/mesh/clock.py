@@ -51,6 +51,7 @@ class Clock:
     links: Any = None  # told of transfers, if somebody wants to see links: linktrace.py
     scratch: dict[tuple[str, int], np.ndarray] = field(default_factory=dict)  # see `buffer`
     tables: dict[str, bytes] = field(default_factory=dict)  # for the compiled core; see strides.py
+    sums: list[Any] = field(default_factory=list)  # one, where sums are made by tables: see sums.py
     numbered: WeakValueDictionary[Any, np.ndarray] = field(default_factory=WeakValueDictionary)  # see strides.py
     costs: dict[tuple[float, int, int, int], float] = field(default_factory=dict)  # cycles of what was computed before
     lent: list[np.ndarray] = field(default_factory=list)  # memory that was given back, the smallest first

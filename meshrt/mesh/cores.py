@@ -22,7 +22,7 @@ from meshrt.mesh.peaks import NamedMemory, new_peaks
 from meshrt.mesh.wires.core import chosen
 from meshrt.mesh.wires.tables import Tables
 from meshrt.ranks import hostmemory
-from meshrt.ranks.bells import no_bells
+from meshrt.ranks.bells import Bells, no_bells
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
@@ -52,6 +52,7 @@ class Cores:
     console: Console = field(default_factory=Console)
     wait: Callable[..., None] = field(default_factory=waiter)  # for an MPI request, from that rank
     ring: Callable[[int], None] = no_bells  # tell a rank that a message for it has been posted
+    bells: Bells | None = None  # by which ranks are told
     core: Any = field(default_factory=chosen)  # the compiled core, if it is there and wanted
     tables: Tables = field(init=False)
     memory: Memory = field(init=False)

@@ -4,7 +4,7 @@
 
 #define _DEFAULT_SOURCE /* syscall */
 #include "../mesh/stable.h"
-#include <stdint.h>
+#include "bells.h"
 
 #if defined(__linux__)
 #include <sys/syscall.h>
@@ -19,7 +19,7 @@ static long futex(int32_t *word, int operation, int32_t value, const struct time
 }
 
 /* A message is there: the owner of the bell is woken, if it sleeps. */
-static void ring_bell(int32_t *bell)
+void ring_bell(int32_t *bell)
 {
     __atomic_fetch_add(&bell[0], 1, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&bell[1], __ATOMIC_SEQ_CST))
@@ -27,7 +27,7 @@ static void ring_bell(int32_t *bell)
 }
 
 /* Its owner sleeps until it is rung, unless that was done since it was rung `heard` times; so long at most. */
-static void sleep_by(int32_t *bell, int32_t heard, double seconds)
+void sleep_by(int32_t *bell, int32_t heard, double seconds)
 {
     const struct timespec longest = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
     __atomic_store_n(&bell[1], 1, __ATOMIC_SEQ_CST);
@@ -36,9 +36,11 @@ static void sleep_by(int32_t *bell, int32_t heard, double seconds)
     __atomic_store_n(&bell[1], 0, __ATOMIC_SEQ_CST);
 }
 #else /* bells.py hangs up none */
-static void ring_bell(int32_t *bell) { (void)bell; }
-static void sleep_by(int32_t *bell, int32_t heard, double seconds) { (void)bell, (void)heard, (void)seconds; }
+void ring_bell(int32_t *bell) { (void)bell; }
+void sleep_by(int32_t *bell, int32_t heard, double seconds) { (void)bell, (void)heard, (void)seconds; }
 #endif
+
+int32_t times_rung(const int32_t *bell) { return __atomic_load_n(bell, __ATOMIC_SEQ_CST); }
 
 static int32_t *bell_of(PyObject *address) { return (int32_t *)(intptr_t)PyLong_AsLongLong(address); }
 
@@ -60,7 +62,7 @@ PyObject *bell_heard(PyObject *module, PyObject *const *given, Py_ssize_t count)
     if (count != 1)
         return PyErr_SetString(PyExc_TypeError, "heard(bell)"), NULL;
     const int32_t *bell = bell_of(given[0]);
-    return PyErr_Occurred() ? NULL : Py_BuildValue("i", (int)__atomic_load_n(bell, __ATOMIC_SEQ_CST));
+    return PyErr_Occurred() ? NULL : Py_BuildValue("i", (int)times_rung(bell));
 }
 
 PyObject *bell_listen(PyObject *module, PyObject *const *given, Py_ssize_t count)

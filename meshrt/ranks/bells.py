@@ -9,6 +9,8 @@ who sleeps wakes up by itself, too, and asks.
 from __future__ import annotations
 
 import sys
+from array import array
+from dataclasses import field
 from typing import Any
 
 from meshrt.ranks.board import Board
@@ -23,6 +25,7 @@ class Bells:
     own: int  # address of this rank's bell
     others: dict[int, int]  # and of those of all ranks of the node, by rank
     memory: memoryview  # what they are in
+    taken: array[int] = field(default_factory=lambda: array("q", (0,)))  # one: messages that rang and were waited for
 
     def ring(self, rank: int) -> None:
         """A message for that rank has been posted. Nothing happens for a rank of another node."""

@@ -131,6 +131,11 @@ def cores(environ: Mapping[str, str] | None = None) -> int:
     return count if quota == "max" else max(1, min(count, round(int(quota) / int(period))))
 
 
+def outnumbered() -> bool:
+    """Are there more ranks on this node than cores?"""
+    return ranks_on_node() > cores()
+
+
 def communicator() -> Intracomm:
     """That of all ranks, for which MPI is started: but not for one rank that no launcher started. Raises MpiError."""
     if launched() or any(name.startswith(_LAUNCHERS) for name in os.environ):
@@ -185,21 +190,19 @@ def waiter(bells: Bells | None = None) -> Callable[..., None]:
     yields.
     """
     near: Container[int] = () if bells is None else bells.others
-    crowded_until = math.inf if bells is not None and ranks_on_node() > cores() else 0.0
-
-    taken = 0  # messages that were announced by the bell and waited for
+    crowded_until = math.inf if bells is not None and outnumbered() else 0.0
+    taken = [0] if bells is None else bells.taken  # the compiled core waits for messages, too (sums.c)
 
     def wait(
         request: Request, rank: int = -1, nbytes: int = 0, board: Board | None = None, note: bytes = b""
     ) -> None:  # fmt: skip
-        nonlocal taken
         rings = rank in near
-        taken += rings
+        taken[0] += rings
         if request.Test():  # half of them are there
             return
-        heard = bells.heard() if rings and bells is not None else taken
+        heard = bells.heard() if rings and bells is not None else taken[0]
         # MPI may take in one of the messages that are there at each question.
-        for _ in range(1 + max(0, min(heard - taken, QUESTIONS))):
+        for _ in range(1 + max(0, min(heard - taken[0], QUESTIONS))):
             if request.Test():
                 return
         if board is None:

@@ -15,15 +15,22 @@ import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import treeplan
-from meshrt.mesh.wires import fabric, software
+from meshrt.mesh.wires import fabric, software, sums
 from meshrt.mesh.wires.lines import marked
 from meshrt.mesh.wires.planning import check_chosen
+from meshrt.mesh.wires.sumtables import Part, Table
 from meshrt.mesh.wires.tables import Channel, check_installed, installed
 from meshrt.records import dataclass
 
 Combine = Callable[..., np.ndarray]
-Sent = tuple[Channel, fabric.Prepared | None]
-Plan = tuple[tuple[Sent, tuple[software.Work, ...]], ...]  # transfers, and what software then does, each time
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a sum does, each time: transfers, and what software then does. Made once."""
+
+    parts: tuple[Part, ...]
+    tables: dict[bool, list[Table | None]] = field(default_factory=dict)  # for the compiled core, of np.add or not
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +79,7 @@ def installed_tree(block: Block, axis: str, tree: treeplan.TreeRoutes, stored: b
 
 def reduce(block: Block, tree: Tree, tiles: np.ndarray, combine: Combine = np.add) -> np.ndarray:
     """Combine the tiles [bh, bw, *tile] of every line at its root; the other cores are left with partial ones."""
-    partial = _combine(block, tree, block.memory.keep("sum", tiles.copy()), combine, None)
+    partial = _combine(block, tree, block.memory.keep("sum", tiles.copy()), combine, None, _adding)
     if tree.steps and streams(block, combine):
         software.tail(block, tree.spread, partial, tree.adders)
     return partial
@@ -82,13 +89,12 @@ def reduce_and_spread(
     block: Block, tree: Tree, partial: np.ndarray, combine: Combine = np.add, lines: np.ndarray | None = None
 ) -> np.ndarray:
     """Combine tiles at every line's root, which sends the result both ways to all; in place."""
-    _combine(block, tree, partial, combine, lines)
-    if tree.steps:
-        _follow(block, _planned(block, tree, partial, streams(block, combine), lines, _spreading), partial, None)
-    return partial
+    return _combine(block, tree, partial, combine, lines, _adding_and_spreading)
 
 
-def _combine(block: Block, tree: Tree, partial: np.ndarray, combine: Combine, lines: np.ndarray | None) -> np.ndarray:
+def _combine(
+    block: Block, tree: Tree, partial: np.ndarray, combine: Combine, lines: np.ndarray | None, part: Callable[..., Any]
+) -> np.ndarray:  # fmt: skip
     """The steps of a reduction, in place. Where it streams, the adders' clocks have the time of the first word.
 
     A core adds to its own tile what comes in, word by word as it comes, or, where it does not stream, out of a buffer.
@@ -96,13 +102,18 @@ def _combine(block: Block, tree: Tree, partial: np.ndarray, combine: Combine, li
     stream = streams(block, combine)
     buffer = "incoming partial sum", prod(partial.shape[2:]) * partial.itemsize
     with nullcontext() if stream else block.memory.hold(*buffer):
-        _follow(block, _planned(block, tree, partial, stream, lines, _adding), partial, combine)
+        _follow(block, _planned(block, tree, partial, stream, lines, part), partial, combine)
     return partial
 
 
-def _follow(block: Block, plan: Plan, partial: np.ndarray, combine: Combine | None) -> None:
-    for sent, works in plan:
-        fabric.transfer_again(block, *sent, partial, combine)
+def _follow(block: Block, plan: Plan, partial: np.ndarray, combine: Combine) -> None:
+    used = plan.tables.get(combine is np.add)
+    if used is None:  # a table pays where it is used again
+        plan.tables[combine is np.add] = []
+    elif sums.add_up(block, plan.parts, used, partial, combine):
+        return
+    for channel, prepared, combines, works in plan.parts:
+        fabric.transfer_again(block, channel, prepared, partial, combine if combines else None)
         for work in works:
             software.do(block, work)
 
@@ -112,15 +123,17 @@ def _planned(
 ) -> Plan:  # fmt: skip
     """That part of a sum of such tiles: made once, and again where a router's table was changed. RouteError."""
     if not block.timed:
-        return (((tree.spread, None), ()),)
+        return Plan(((tree.spread, None, False, ()),))
     check_installed(tree.spread)
     check_chosen(block, tree.spread, tree.within, lines)
     kind = part, partial.shape, partial.dtype, stream, None if lines is None else lines.tobytes(), block.tables.epoch
     plan = tree.plans.get(kind)
     if plan is None:
-        plan = tree.plans[kind] = tuple(
-            (sent, tuple(work for work in works if work is not None))
-            for sent, *works in part(block, tree, partial, stream, lines)
+        plan = tree.plans[kind] = Plan(
+            tuple(
+                (*sent, tuple(work for work in works if work is not None))
+                for *sent, works in part(block, tree, partial, stream, lines)
+            )
         )
     return plan
 
@@ -134,7 +147,7 @@ def _adding(
         works = [software.staging(block, channel, numbers, receivers, lines, stream)]
         if stream and at in tree.stores:
             works.append(software.running(block, channel, cycles, tree.stores[at], lines))
-        yield (channel, fabric.prepare(block, channel, partial, senders, lines, stream)), *works
+        yield channel, fabric.prepare(block, channel, partial, senders, lines, stream), True, works
 
 
 def _spreading(
@@ -144,7 +157,15 @@ def _spreading(
     within = np.ones(tree.spread.length, bool) if tree.within is None else tree.within
     cycles = software.streaming_cycles(block, partial) if stream else 0.0
     waits = software.running(block, tree.spread, cycles, within, lines)
-    yield (tree.spread, fabric.prepare(block, tree.spread, partial, tree.within, lines, stream)), waits
+    yield tree.spread, fabric.prepare(block, tree.spread, partial, tree.within, lines, stream), False, (waits,)
+
+
+def _adding_and_spreading(
+    block: Block, tree: Tree, partial: np.ndarray, stream: bool, lines: np.ndarray | None
+) -> Iterator[tuple[Any, ...]]:  # fmt: skip
+    yield from _adding(block, tree, partial, stream, lines)
+    if tree.steps:
+        yield from _spreading(block, tree, partial, stream, lines)
 
 
 def streams(block: Block, combine: Combine) -> bool:

@@ -6,14 +6,8 @@
    bytes, and memory as its address: to ask NumPy for an array's buffer takes longer than a step over few cells. */
 
 #include "../stable.h"
-#include <stdint.h>
+#include "core.h"
 #include <stdlib.h>
-
-/* Heads that were given a link after one that asked later (order.py). */
-typedef struct {
-    int64_t packets;
-    double longest_wait; /* cycles */
-} OutOfOrder;
 
 /* A head asks for a link: its time becomes that at which it gets it (order.give). */
 static inline void give(double *time, double busy, double *free, double *asked_at, double *idle, OutOfOrder *counted)
@@ -163,12 +157,6 @@ static inline void serve_row(int64_t count, Row time, Row free, Row asked_at, Ro
 /* How the arrays of a step lie in memory: the compiler makes a loop for each. */
 enum { SIDE_BY_SIDE, EVEN, ODD };
 
-/* How the packets of a transfer pass (heads.Passage), and what a hop takes. */
-typedef struct {
-    double busy, alpha, taking, tail; /* cycles */
-    int watch;
-} Passage;
-
 static inline __attribute__((always_inline)) void do_row(const Step *step, const Row *rows, int spacing,
                                                          const Passage *passage, OutOfOrder *counted, int *late)
 {
@@ -247,8 +235,19 @@ static void do_step(const Step *given, char *landing, const Passage *passage, Ou
     }
 }
 
-/* Steps one after the other, but none of those after ANY_LATE where no core has to wait. Of what a passage has, taking
-   and tail may be left out. */
+int run_steps(const void *steps, int64_t nbytes, char *landing, const Passage *passage, OutOfOrder *counted)
+{
+    int late = 0;
+    const Step *step = steps, *end = step + nbytes / (int64_t)sizeof(Step);
+    for (; step < end; step++) {
+        do_step(step, landing, passage, counted, &late);
+        if (step->kind == ANY_LATE && !late)
+            break;
+    }
+    return late;
+}
+
+/* The same for Python. Of what a passage has, taking and tail may be left out. */
 static PyObject *replay(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     (void)module;
@@ -262,13 +261,7 @@ static PyObject *replay(PyObject *module, PyObject *const *given, Py_ssize_t cou
     if (PyErr_Occurred() || PyObject_GetBuffer(given[0], &steps, PyBUF_SIMPLE))
         return NULL;
     OutOfOrder counted = {0, 0.0};
-    int late = 0;
-    const Step *step = steps.buf, *end = step + steps.len / (Py_ssize_t)sizeof(Step);
-    for (; step < end; step++) {
-        do_step(step, landing, &passage, &counted, &late);
-        if (step->kind == ANY_LATE && !late)
-            break;
-    }
+    const int late = run_steps(steps.buf, steps.len, landing, &passage, &counted);
     PyBuffer_Release(&steps);
     return counted.packets || late ? Py_BuildValue("Ld", (long long)counted.packets, counted.longest_wait)
                                    : Py_BuildValue("");
@@ -467,8 +460,10 @@ static PyObject *serve(PyObject *module, PyObject *const *given, Py_ssize_t coun
     return counted.packets ? Py_BuildValue("Ld", (long long)counted.packets, counted.longest_wait) : Py_BuildValue("");
 }
 
-/* tiles.c; ../products.c; ../../ranks/bells.c; ../exchange/march.c and hops.c */
+/* tiles.c; sums.c; ../products.c; ../../ranks/bells.c; ../exchange/march.c and hops.c */
 PyObject *deliver(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *sums_transfers(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *sums_is_there(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *bell_ring(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *bell_heard(PyObject *module, PyObject *const *given, Py_ssize_t count);
@@ -485,6 +480,8 @@ static PyMethodDef methods[] = {
     {"give", (PyCFunction)(void (*)(void))give_all, METH_FASTCALL, NULL},
     {"replay", (PyCFunction)(void (*)(void))replay, METH_FASTCALL, NULL},
     {"deliver", (PyCFunction)(void (*)(void))deliver, METH_FASTCALL, NULL},
+    {"transfers", (PyCFunction)(void (*)(void))sums_transfers, METH_FASTCALL, NULL},
+    {"is_there", (PyCFunction)(void (*)(void))sums_is_there, METH_FASTCALL, NULL},
     {"multiply", (PyCFunction)(void (*)(void))multiply, METH_FASTCALL, NULL},
     {"rebuild", (PyCFunction)(void (*)(void))rebuild, METH_FASTCALL, NULL},
     {"add_rounded", (PyCFunction)(void (*)(void))add_rounded, METH_FASTCALL, NULL},

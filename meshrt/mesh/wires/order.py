@@ -22,6 +22,48 @@ if TYPE_CHECKING:
 # A channel's transfers of which nobody kept when heads asked for links, by schedule and views: how long they took, and
 # when the links were free before, if there was one alone.
 Unseen = dict[tuple[int, int], tuple[Any, Any, float, list[np.ndarray] | None]]
+Users = dict[Channel, Unseen]
+
+
+class Fixed(dict[Channel, Unseen]):
+    """Users that are not changed any more: who would, takes a copy (`thawed`)."""
+
+
+def thawed(users: Users) -> Users:
+    return {channel: dict(unseen) for channel, unseen in users.items()}
+
+
+def fixed(users: Users, states: dict[Any, Fixed]) -> Fixed:
+    """The same, not to be changed any more: one for all that are alike. `states` has those that were made before."""
+    if isinstance(users, Fixed):
+        return users
+    kept = {
+        channel: {use: (*of, _in_room(channel, use, before)) for use, (*of, before) in unseen.items()}
+        for channel, unseen in users.items()
+    }
+    key = tuple(
+        (channel, *((*use, busy, id(before)) for use, (_, _, busy, before) in unseen.items()))
+        for channel, unseen in kept.items()
+    )
+    return states.setdefault(key, Fixed(kept))
+
+
+def room(block: Cores, channel: Channel, schedule: "Schedule", views: "tuple[View, ...]") -> list[np.ndarray]:
+    """Where to keep when links were free before a transfer; the same each time."""
+    use = id(schedule), id(views)
+    before = [np.empty_like(free.get()) for _, free, _ in _links(block, schedule, views)]
+    rooms: list[np.ndarray] = channel.cache.setdefault(("before", use), before)
+    return rooms
+
+
+def _in_room(channel: Channel, use: tuple[int, int], before: list[np.ndarray] | None) -> list[np.ndarray] | None:
+    """Put there what was kept elsewhere."""
+    if before is None:
+        return None
+    rooms: list[np.ndarray] = channel.cache.setdefault(("before", use), before)
+    for room, kept in zip(rooms, before, strict=True):
+        room[...] = kept
+    return rooms
 
 
 def begin_use(
@@ -35,21 +77,31 @@ def begin_use(
     if channel.axis is None or schedule.whole_block or not apart:
         end_of_use(block)
         return True
-    users: dict[Channel, Unseen] = block.clock.users
+    users: Users = block.clock.users
+    if type(users) is not dict:
+        users = block.clock.users = thawed(users)
     unseen = users.get(channel)
     if unseen is not None:
         before = None if unseen else [free.get().copy() for _, free, _ in _links(block, schedule, views)]
         unseen[id(schedule), id(views)] = schedule, views, busy, before
         return False
-    known: dict[int, bool] = channel.cache.setdefault("shares links", {})
-    for other in tuple(users):
-        shares = known.get(other.number)
-        if shares is None:
-            shares = known[other.number] = _share_links(channel, other)
-        if shares or is_left(other):
-            _end(block, users.pop(other))
+    for other in give_way(users, channel):
+        _end(block, users.pop(other))
     users[channel] = {}
     return True
+
+
+def give_way(users: Users, channel: Channel) -> list[Channel]:
+    """Who is on links of that channel, or is no more."""
+    shared: dict[int, bool] = channel.cache.setdefault("shares links", {})
+    gone = []
+    for other in users:
+        shares = shared.get(other.number)
+        if shares is None:
+            shares = shared[other.number] = _share_links(channel, other)
+        if shares or is_left(other):
+            gone.append(other)
+    return gone
 
 
 def _share_links(channel: Channel, other: Channel) -> bool:
@@ -71,13 +123,13 @@ def _end(block: Cores, unseen: Unseen) -> None:
     """
     for schedule, views, busy, before in unseen.values() if unseen else ():
         for at, (asked_at, free, idle) in enumerate(_links(block, schedule, views)):
-            asked, idle_from = asked_at.get(), idle.get()
+            ask_times, idle_from = asked_at.get(), idle.get()
             taken_at = free.get() - busy
             since = taken_at if before is None or len(unseen) > 1 else before[at]
-            np.copyto(idle_from, since, where=taken_at > asked)
-            np.maximum(asked, taken_at, out=asked)
+            np.copyto(idle_from, since, where=taken_at > ask_times)
+            np.maximum(ask_times, taken_at, out=ask_times)
             idle.put(idle_from)
-            asked_at.put(asked)
+            asked_at.put(ask_times)
 
 
 def _links(
