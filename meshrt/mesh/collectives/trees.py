@@ -5,7 +5,7 @@ streamed: a core passes on each word as it has combined it, and so does the root
 word. Others, such as the merge of softmax parts, take a tile when all of it is in.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import field, replace
 from math import prod
@@ -29,7 +29,8 @@ Combine = Callable[..., np.ndarray]
 class Plan:
     """What a sum does, each time: transfers, and what software then does. Made once."""
 
-    parts: tuple[Part, ...]
+    adding: tuple[Part, ...]
+    spreading: tuple[Part, ...]
     tables: dict[bool, list[Table | None]] = field(default_factory=dict)  # for the compiled core, of np.add or not
 
 
@@ -101,19 +102,27 @@ def _combine(
     """
     stream = streams(block, combine)
     buffer = "incoming partial sum", prod(partial.shape[2:]) * partial.itemsize
+    plan = _planned(block, tree, partial, stream, lines, part)
     with nullcontext() if stream else block.memory.hold(*buffer):
-        _follow(block, _planned(block, tree, partial, stream, lines, part), partial, combine)
+        if _at_once(block, plan, partial, combine):
+            return partial
+        _follow(block, plan.adding, partial, combine)
+    _follow(block, plan.spreading, partial, None)
     return partial
 
 
-def _follow(block: Block, plan: Plan, partial: np.ndarray, combine: Combine) -> None:
-    used = plan.tables.get(combine is np.add)
-    if used is None:  # a table pays where it is used again
+def _at_once(block: Block, plan: Plan, partial: np.ndarray, combine: Combine) -> bool:
+    """Is all of it done by the compiled core? A table for that pays where it is used again."""
+    tables = plan.tables.get(combine is np.add)
+    if tables is None:
         plan.tables[combine is np.add] = []
-    elif sums.add_up(block, plan.parts, used, partial, combine):
-        return
-    for channel, prepared, combines, works in plan.parts:
-        fabric.transfer_again(block, channel, prepared, partial, combine if combines else None)
+        return False
+    return sums.add_up(block, plan.adding + plan.spreading, tables, partial, combine)
+
+
+def _follow(block: Block, parts: Sequence[Part], partial: np.ndarray, combine: Combine | None) -> None:
+    for channel, prepared, _, works in parts:
+        fabric.transfer_again(block, channel, prepared, partial, combine)
         for work in works:
             software.do(block, work)
 
@@ -123,18 +132,18 @@ def _planned(
 ) -> Plan:  # fmt: skip
     """That part of a sum of such tiles: made once, and again where a router's table was changed. RouteError."""
     if not block.timed:
-        return Plan(((tree.spread, None, False, ()),))
+        return Plan((), ((tree.spread, None, False, ()),))
     check_installed(tree.spread)
     check_chosen(block, tree.spread, tree.within, lines)
     kind = part, partial.shape, partial.dtype, stream, None if lines is None else lines.tobytes(), block.tables.epoch
     plan = tree.plans.get(kind)
     if plan is None:
-        plan = tree.plans[kind] = Plan(
-            tuple(
-                (*sent, tuple(work for work in works if work is not None))
-                for *sent, works in part(block, tree, partial, stream, lines)
-            )
-        )
+        parts = [
+            (*sent, tuple(work for work in works if work is not None))
+            for *sent, works in part(block, tree, partial, stream, lines)
+        ]
+        adding = tuple(each for each in parts if each[2])
+        plan = tree.plans[kind] = Plan(adding, tuple(each for each in parts if not each[2]))
     return plan
 
 
