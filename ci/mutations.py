@@ -212,7 +212,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("np.where(inside, until, until + each)", "until", FABRIC),
         ("taken_at = free.get() - busy", "taken_at = free.get()", FABRIC),
         ("        unseen[id(schedule), id(views)] = schedule, views, busy, before\n", "", FABRIC),
-        ("            _end(block, users.pop(other))", "            users.pop(other)", FABRIC),
+        ("        _end(block, users.pop(other))", "        users.pop(other)", FABRIC),
         ("int(np.count_nonzero(held_up))", "int(held_up.any())", FABRIC),
         ("np.where(inside, begin + each, until), high", "np.where(inside, begin + each, until), ask", FABRIC),
     ],
