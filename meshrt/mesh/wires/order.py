@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # A channel's transfers of which nobody kept when heads asked for links, by schedule and views: how long they took, and
 # when the links were free before, if there was one alone.
-Unseen = dict[tuple[int, int], tuple[Any, Any, float, list[np.ndarray] | None]]
+Unseen = dict[tuple[int, int], tuple[Any, Any, float | np.ndarray, list[np.ndarray] | None]]
 Users = dict[Channel, Unseen]
 
 
@@ -34,36 +34,39 @@ def thawed(users: Users) -> Users:
 
 
 def fixed(users: Users, states: dict[Any, Fixed]) -> Fixed:
-    """The same, not to be changed any more: one for all that are alike. `states` has those that were made before."""
+    """The same, not to be changed any more: one for all that are alike. `states` has those that were made before.
+
+    What differs between such is in rooms: how long transfers took, and when links were free before.
+    """
     if isinstance(users, Fixed):
         return users
-    kept = {
-        channel: {use: (*of, _in_room(channel, use, before)) for use, (*of, before) in unseen.items()}
-        for channel, unseen in users.items()
-    }
+    kept: Users = {}
+    for channel, unseen in users.items():
+        kept[channel] = {}
+        for use, (schedule, views, busy, before) in unseen.items():
+            busy_room, before_room = rooms(channel, use, before)
+            busy_room[...] = busy
+            for room, kept_before in zip(before_room or (), before or (), strict=True):
+                room[...] = kept_before
+            kept[channel][use] = schedule, views, busy_room, before_room
     key = tuple(
-        (channel, *((*use, busy, id(before)) for use, (_, _, busy, before) in unseen.items()))
+        (channel, *((*use, id(busy), id(before)) for use, (_, _, busy, before) in unseen.items()))
         for channel, unseen in kept.items()
     )
     return states.setdefault(key, Fixed(kept))
 
 
-def room(block: Cores, channel: Channel, schedule: "Schedule", views: "tuple[View, ...]") -> list[np.ndarray]:
-    """Where to keep when links were free before a transfer; the same each time."""
-    use = id(schedule), id(views)
-    before = [np.empty_like(free.get()) for _, free, _ in _links(block, schedule, views)]
-    rooms: list[np.ndarray] = channel.cache.setdefault(("before", use), before)
-    return rooms
+def rooms(
+    channel: Channel, use: tuple[int, int], before: list[np.ndarray] | None
+) -> tuple[np.ndarray, list[np.ndarray] | None]:
+    """Where to keep, each time, how long that transfer took, and what is like `before`."""
+    busy: np.ndarray = channel.cache.setdefault(("busy", use), np.empty(1))
+    return busy, None if before is None else channel.cache.setdefault(("before", use), before)
 
 
-def _in_room(channel: Channel, use: tuple[int, int], before: list[np.ndarray] | None) -> list[np.ndarray] | None:
-    """Put there what was kept elsewhere."""
-    if before is None:
-        return None
-    rooms: list[np.ndarray] = channel.cache.setdefault(("before", use), before)
-    for room, kept in zip(rooms, before, strict=True):
-        room[...] = kept
-    return rooms
+def before_use(block: Cores, schedule: "Schedule", views: "tuple[View, ...]") -> list[np.ndarray]:
+    """When the links are free that a transfer's packets cross."""
+    return [free.get().copy() for _, free, _ in _links(block, schedule, views)]
 
 
 def begin_use(
@@ -82,7 +85,7 @@ def begin_use(
         users = block.clock.users = thawed(users)
     unseen = users.get(channel)
     if unseen is not None:
-        before = None if unseen else [free.get().copy() for _, free, _ in _links(block, schedule, views)]
+        before = None if unseen else before_use(block, schedule, views)
         unseen[id(schedule), id(views)] = schedule, views, busy, before
         return False
     for other in give_way(users, channel):

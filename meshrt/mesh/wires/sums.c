@@ -10,7 +10,7 @@
 #include "core.h"
 #include <string.h>
 
-enum { STEPS, COPY_TILE, SEND, RECEIVE, SENT, ADD, COMBINE, BEFORE, END }; /* as in sums.py */
+enum { STEPS, COPY_TILE, SEND, RECEIVE, SENT, ADD, COMBINE, KEEP, END }; /* as in sums.py */
 enum { OWN_TO = 1, OWN_FROM = 2 };                                         /* addresses in the tile of the sum */
 enum { AT_ONCE = 4000, QUESTIONS = 16, SLEEPS = 16, STATUS = 64 }; /* as in host.py; more bytes than a status has */
 
@@ -84,11 +84,12 @@ static void add_tile(const Row *row, char *to)
             ((double *)to)[i] = ((double *)to)[i] + ((const double *)row->from)[i];
 }
 
-/* order._end: nobody kept when heads asked for a link. From: free; to: asked_at; request: idle; bell: free before. */
+/* order._end: nobody kept when heads asked for a link. From: free; to: asked_at; request: idle; bell: free before;
+   count: how long it took. */
 static void end_use(const Row *row)
 {
     double *asked_at = (double *)row->to, *idle = row->request;
-    const double taken_at = *(const double *)row->from - row->busy;
+    const double taken_at = *(const double *)row->from - *(const double *)(intptr_t)row->count;
     if (taken_at > *asked_at) {
         *idle = row->bell ? *(const double *)row->bell : taken_at;
         *asked_at = taken_at;
@@ -130,7 +131,7 @@ static int do_row(Line *line, const Row *row, char *tile)
     case ADD:
         add_tile(row, tile);
         return 1;
-    case BEFORE:
+    case KEEP:
         memcpy(to, from, sizeof(double));
         return 1;
     case END:

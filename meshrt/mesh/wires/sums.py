@@ -82,16 +82,17 @@ def add_up(
         return False
     if clock.links is not None or clock.messages is not None or not partial.flags.c_contiguous:
         return False
+    begin = clock.users = order.fixed(clock.users, line.states)
     for table in tables:
         if table is None:
             return False
-        if table.begin is clock.users:
+        if table.begin is begin:
             break
     else:
         for kept in (tables, line.states):
             if len(kept) >= MANY:
                 kept.clear()
-        table = table_of(block, line.states, parts, partial, combine)
+        table = table_of(block, begin, line.states, parts, partial, combine)
         tables.append(table)
         if table is None:
             return False

@@ -26,7 +26,7 @@ from meshrt.records import dataclass
 # A transfer, whether what it brings is combined, and what software then does
 Part = tuple[Channel, Prepared | None, bool, tuple[Work, ...]]
 
-STEPS, COPY_TILE, SEND, RECEIVE, SENT, ADD, COMBINE, BEFORE, END = range(9)  # as in sums.c
+STEPS, COPY_TILE, SEND, RECEIVE, SENT, ADD, COMBINE, KEEP, END = range(9)  # as in sums.c
 OWN_TO, OWN_FROM = 1, 2  # as there
 ROW = Struct("8q4d")  # kind, to, from, count, rank, tag, request, bell; busy, alpha, taking, tail
 ADDED = {np.dtype(np.float32): 4, np.dtype(np.float64): 8}  # bytes of the numbers that the core adds up
@@ -73,10 +73,10 @@ class Making:
 
 
 def table_of(
-    block: Cores, states: dict[Any, order.Fixed], parts: tuple[Part, ...], partial: np.ndarray, combine: Any
+    block: Cores, begin: order.Fixed, states: dict[Any, order.Fixed], parts: tuple[Part, ...], partial: np.ndarray,
+    combine: Any,
 ) -> Table | None:  # fmt: skip
-    """None where a transfer is more than rows can do."""
-    begin = block.clock.users = order.fixed(block.clock.users, states)
+    """That finds links as `begin` says; None where a transfer is more than rows can do. `states` as in order.fixed."""
     making = Making(block, order.thawed(begin), partial.nbytes)
     adds = ADDED.get(partial.dtype, 0) if combine is np.add else 0
     for channel, prepared, combines, works in parts:
@@ -206,12 +206,14 @@ def _begin_use(making: Making, channel: Channel, prepared: Prepared) -> bool:
     block, users = making.block, making.users
     unseen = users.get(channel)
     if unseen is not None:
-        before = None if unseen else order.room(block, channel, prepared.schedule, prepared.views)
+        use = id(prepared.schedule), id(prepared.views)
+        now = None if unseen else order.before_use(block, prepared.schedule, prepared.views)
+        length, before = order.rooms(channel, use, now)
+        making.row(KEEP, making.at(length), making.at(np.full(1, prepared.unwatched.busy)))
         for (_, free, _), kept in zip(_cells(making, prepared.schedule, prepared.views), before or (), strict=False):
             if free:
-                making.row(BEFORE, making.at(kept), free)
-        use = id(prepared.schedule), id(prepared.views)
-        unseen[use] = prepared.schedule, prepared.views, prepared.unwatched.busy, before
+                making.row(KEEP, making.at(kept), free)
+        unseen[use] = prepared.schedule, prepared.views, length, before
         return False
     for other in order.give_way(users, channel):
         ended = users.pop(other)
@@ -220,7 +222,7 @@ def _begin_use(making: Making, channel: Channel, prepared: Prepared) -> bool:
             for number, (asked_at, free, idle) in enumerate(_cells(making, schedule, views)):
                 if free:
                     at = 0 if since is None else making.at(since[number])
-                    making.row(END, asked_at, free, 0, 0, 0, idle, at, busy)
+                    making.row(END, asked_at, free, making.at(busy), 0, 0, idle, at)
     users[channel] = {}
     return True
 
