@@ -47,7 +47,7 @@ class Store:
                 if name not in options or (options[name].choices and value not in (*options[name].choices, None)):
                     raise UsageError(f"{program.name} has no option {name.replace('_', '-')} with the choice {value}")
 
-    def run(self, comm: Any, console: Console, what: str) -> None:
+    def run(self, comm: Any, console: Console, label: str) -> None:
         """Run what was asked for, shared out to the ranks, and write it down, each rank its share as it goes along."""
         self.check()
         comm.Barrier()  # all have read the file before one writes it
@@ -57,7 +57,7 @@ class Store:
             mine[keys[number]] = outcome
             self.keep(comm.rank, mine)
 
-        self.outcomes |= dict(zip(keys, sweep(comm, jobs, console, what, keep), strict=True))
+        self.outcomes |= dict(zip(keys, sweep(comm, jobs, console, label, keep), strict=True))
         self.pending.clear()
         if keys:
             self.write(comm)
@@ -113,8 +113,8 @@ def read_runs(path: str | None, code: str, run_of: Callable[[Any], Run]) -> dict
         try:
             if file.exists():
                 contents = json.loads(file.read_text())
-                found = contents["runs"] if contents["code"] == code else {}
-                runs |= {key: run_of(run) for key, run in found.items()}
+                kept = contents["runs"] if contents["code"] == code else {}
+                runs |= {key: run_of(run) for key, run in kept.items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"--cache {file} is no file of this command: name another, or delete it") from error
     return runs

@@ -48,16 +48,16 @@ def pack_matrices(
 
     UsageError, ModelError, LimitError.
     """
-    found, begin = [], HEADER
+    tile_forms, begin = [], HEADER
     for same, columns in matrices:
-        found.append(tile_form(_form(same), same[0].rows, rows, columns, begin))
-        begin += found[-1].nbytes
+        tile_forms.append(tile_form(_form(same), same[0].rows, rows, columns, begin))
+        begin += tile_forms[-1].nbytes
     if grid.sides > MOST_TILES:
         raise UsageError(f"{grid.sides} x {grid.sides} tiles of codes: {MOST_TILES} along an axis are the most")
     each = (grid.tile_rows, grid.tile_columns)
     data = block.tiles(f"{matrices[0][0][0].name}.codes", (*each, begin), np.uint8)
     data[...] = 0
-    packed = Packed(data, tuple(found), dtype, apart)
+    packed = Packed(data, tuple(tile_forms), dtype, apart)
     if checkpoint is None:
         return packed
     for number, region in grid.parts(block.mesh):
@@ -72,7 +72,7 @@ def pack_matrices(
         tiles = part.transpose((0, 2, 1, 3, 4) if turned else (1, 3, 0, 2, 4))
         header = np.stack(np.broadcast_arrays(down, across[:, None]), axis=-1).astype("<u2")
         tiles[..., :HEADER] = header.view(np.uint8).reshape(*tiles.shape[:-1], HEADER)
-        for (same, columns), form in zip(matrices, found, strict=True):
+        for (same, columns), form in zip(matrices, tile_forms, strict=True):
             if number < len(same):
                 source = Source(
                     checkpoint, same[number], form, Numbered(down, rows[down]), Numbered(across, columns[across])
@@ -137,8 +137,8 @@ def fill(tiles: np.ndarray, source: Source) -> None:
         tiles[..., begin:end] = np.ascontiguousarray(whole).view(np.uint8).reshape(*tiles.shape[:-1], end - begin)
     put_codes(tiles, form, codes)
     each = tiles.shape[1]
-    for at, some in enumerate(tiles):  # a byte a code for these alone
-        put_codes(some, form, {"w": own_codes(source, source.across.table[at * each : (at + 1) * each])})
+    for at, row in enumerate(tiles):  # a byte a code for these alone
+        put_codes(row, form, {"w": own_codes(source, source.across.table[at * each : (at + 1) * each])})
 
 
 def put_codes(tiles: np.ndarray, form: TileForm, codes: dict[Letter, np.ndarray]) -> None:
@@ -161,18 +161,18 @@ def own_codes(source: Source, outs: np.ndarray) -> np.ndarray:
     """The matrix's codes of chunks of its outputs, [chunks, down, Kt, Nt]; 0 where there are none."""
     bits, ins = source.form.form.bits, source.down.table
     out, into = outs[outs >= 0], ins[ins >= 0]
-    found = np.zeros((outs.size, ins.size), np.uint8)
+    whole = np.zeros((outs.size, ins.size), np.uint8)
     if out.size and into.size:
         low, high = int(into.min()) // UNIT, int(into.max()) // UNIT + 1
         nbytes = UNIT * bits // 8
         codes = unpack(source.read("codes", out, slice(low * nbytes, high * nbytes)), bits)
         at = into - low * UNIT
         codes = codes[:, at[0] : at[-1] + 1] if (np.diff(at) == 1).all() else codes[:, at]
-        if codes.shape == found.shape:
-            found = codes
+        if codes.shape == whole.shape:
+            whole = codes
         else:
-            found[np.ix_(np.flatnonzero(outs >= 0), np.flatnonzero(ins >= 0))] = codes
-    return found.reshape(*outs.shape, *ins.shape).transpose(0, 2, 3, 1)
+            whole[np.ix_(np.flatnonzero(outs >= 0), np.flatnonzero(ins >= 0))] = codes
+    return whole.reshape(*outs.shape, *ins.shape).transpose(0, 2, 3, 1)
 
 
 def of_groups(source: Source, name: str) -> np.ndarray:

@@ -106,11 +106,11 @@ class Whole(Packed):
                 block.multiplied((*lead, tokens, w.shape[-1]), w.shape[-2], UNPACKED.itemsize, cores)
                 if of is not None:
                     assert isinstance(w, Made)
-                    here = of[..., None, low : low + w.shape[-2]]
+                    of_row = of[..., None, low : low + w.shape[-2]]
                     for at, own in w.bands():
                         for group, total in enumerate(sums):
-                            if (here[at] == group).any():
-                                masked = np.where(here[at] == group, x[at], 0)
+                            if (of_row[at] == group).any():
+                                masked = np.where(of_row[at] == group, x[at], 0)
                                 total[at] += product(block.core, masked, own).astype(np.int32)
                 low += w.shape[-2]
         work = groups * (2 + (self.activations == "block"))

@@ -52,12 +52,12 @@ def corrected(emulate: Emulate) -> list[tuple[str, dict[str, Model]]]:
         return steps[-1][1][phase]
 
     every = counts.linear(emulate, TOKENS, TOKENS, ROW)
-    one = counts.linear(emulate, 1, 1, ROW)
+    single = counts.linear(emulate, 1, 1, ROW)
     models = {
         phase: Model(
             tokens, linear, counts.attention_operations(emulate, phase) + counts.softmax_operations(emulate, phase),
             counts.attention_bytes(emulate, phase), counts.other_bytes(phase),
-        ) for phase, tokens, linear in (("prefill", TOKENS, every), ("decode", 1, one))
+        ) for phase, tokens, linear in (("prefill", TOKENS, every), ("decode", 1, single))
     }  # fmt: skip
     then("as printed (2^30 over 10^9)", **models)
     then("one unit", **{phase: replace(now(phase), unit=1.0) for phase in models})

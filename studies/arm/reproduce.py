@@ -77,12 +77,12 @@ def summary(report: dict[str, Any]) -> Iterator[str]:
     yield from (f"  {error}" for error in report["errors"])
 
 
-def _grid(found: Sequence[dict[str, Any]]) -> Grid:
-    rows = []
-    for row in found:
+def _grid(rows: Sequence[dict[str, Any]]) -> Grid:
+    lines = []
+    for row in rows:
         published, decimal = (
             Cell(row[key], f"{row[key]:,.5g}" if row[key] else "") for key in ("published", "decimal")
         )
         cells = [published, Cell(row["counted"], f"{row['counted']:,.4f}"), decimal, row["whole"], row["formula"]]
-        rows.append([row["table"], row["what"], *(cell or None for cell in cells), row["note"]])
-    return Grid(("table", "number", "printed", "counted", "in 10^9", "whole", "formula", "note"), rows)
+        lines.append([row["table"], row["what"], *(cell or None for cell in cells), row["note"]])
+    return Grid(("table", "number", "printed", "counted", "in 10^9", "whole", "formula", "note"), lines)

@@ -42,20 +42,20 @@ class Row:
     formula: int | None = None
 
 
-def _of(table: str, what: str, published: float | None, count: int, note: str = "", formula: int | None = None) -> Row:
-    return Row(table, what, published, count / G, count / 1e9, count, note, formula)
+def _of(table: str, label: str, published: float | None, count: int, note: str = "", formula: int | None = None) -> Row:
+    return Row(table, label, published, count / G, count / 1e9, count, note, formula)
 
 
 def linear(emulate: Emulate) -> list[Row]:
     """V.B, linear layers: every product of the model was run, and the runs were added up."""
     rows = []
     for phase, tokens in (("prefill", TOKENS), ("decode", 1)):
-        found = counts.linear(emulate, tokens, tokens, ROW)
+        count = counts.linear(emulate, tokens, tokens, ROW)
         flop, nbytes = LINEAR[phase]
-        rows.append(_of("linear", f"FLOP, {phase}", flop, found.operations))
+        rows.append(_of("linear", f"FLOP, {phase}", flop, count.operations))
         note = "packed weights with 16 bits a channel, 16-bit inputs and outputs"
-        rows.append(_of("linear", f"bytes, {phase}", nbytes, found.nbytes, note))
-        intensity = found.operations / found.nbytes
+        rows.append(_of("linear", f"bytes, {phase}", nbytes, count.nbytes, note))
+        intensity = count.operations / count.nbytes
         rows.append(Row("linear", f"operations a byte, {phase}", {"prefill": 914.44, "decode": 3.83}[phase], intensity))
     last = counts.linear(emulate, TOKENS, 1, ROW)
     rows.append(_of("linear", "FLOP, prefill", LINEAR["prefill"][0], last.operations, "head for the last token only"))

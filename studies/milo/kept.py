@@ -44,14 +44,16 @@ class Kept:
 
         comm.Barrier()  # all have read the file before one writes it
         wanted = self.missing(recipes)
-        mine, found = wanted[comm.rank :: comm.size], {}
+        mine, outcomes = wanted[comm.rank :: comm.size], {}
         with threadpool_limits(1, "blas"):
             for done, recipe in enumerate(mine, 1):
-                found[self.key(recipe)] = measure(recipe, self.stories)
-                write_share(comm.rank, self.path, self.code, _plain(self.found | found if comm.rank == 0 else found))
+                outcomes[self.key(recipe)] = measure(recipe, self.stories)
+                write_share(
+                    comm.rank, self.path, self.code, _plain(self.found | outcomes if comm.rank == 0 else outcomes)
+                )
                 console.progress("models quantized", done, len(mine))
         console.clear()
-        for part in comm.allgather(found):
+        for part in comm.allgather(outcomes):
             self.found |= part
         if wanted:
             write_all(comm, self.path, self.code, _plain(self.found))
@@ -65,8 +67,8 @@ def open_kept(path: str | None, stories: int) -> Kept:
     return Kept(stories, path, code, read_runs(path, code, _measured))
 
 
-def _plain(found: Mapping[str, Measured]) -> dict[str, Any]:
-    return {key: asdict(one) for key, one in found.items()}
+def _plain(outcomes: Mapping[str, Measured]) -> dict[str, Any]:
+    return {key: asdict(outcome) for key, outcome in outcomes.items()}
 
 
 def _measured(data: dict[str, Any]) -> Measured:

@@ -47,7 +47,7 @@ def reproduce(
     start = perf_counter()
     rows: list[Row] = []
     beside: list[Row] = []
-    checkout, asked = None, list[Cell]()
+    checkout, chosen = None, list[Cell]()
     all_shares: list[Shares] = []
     line: list[KernelPoint] = []
     why: dict[str, list[str]] = {}
@@ -67,11 +67,11 @@ def reproduce(
         }
 
     if kernels is not None:
-        asked = theirs.wanted(names, device)
-        checkout = _found(comm, kernels, asked, device, store)
+        chosen = theirs.wanted(names, device)
+        checkout = _found(comm, kernels, chosen, device, store)
         console.text("Kernels of the checkout are right; they are run by shape\n")
     for name in names:
-        cells, done = [cell for cell in asked if cell.table == name], list[Outcome]()
+        cells, done = [cell for cell in chosen if cell.table == name], list[Outcome]()
         if checkout is not None:
             done = theirs.run_theirs(comm, console, checkout, device, cells, store)
             console.clear()
@@ -94,20 +94,20 @@ def _asked(name: str, device: NeuronDevice, emulate: Emulate) -> tuple[list[Row]
     return TABLES[name](device, emulate), shares(device, emulate, name)
 
 
-def _found(comm: Any, folder: Path, asked: Sequence[Cell], device: NeuronDevice, store: Store) -> Checkout:
+def _found(comm: Any, folder: Path, chosen: Sequence[Cell], device: NeuronDevice, store: Store) -> Checkout:
     """The kernels that are wanted, on all ranks: rank 0 looks for them. UsageError."""
-    found: Checkout | UsageError | None = None
+    checkout: Checkout | UsageError | None = None
     if comm.rank == 0:
         try:
-            names = dict.fromkeys(launch.kernel for cell in asked for launch in cell.launches)
-            found = theirs.find_checkout(folder, [*names], device, store)
+            names = dict.fromkeys(launch.kernel for cell in chosen for launch in cell.launches)
+            checkout = theirs.find_checkout(folder, [*names], device, store)
         except UsageError as error:
-            found = error
-    found = comm.bcast(found)
-    if isinstance(found, UsageError):
-        raise found
-    assert found is not None
-    return found
+            checkout = error
+    checkout = comm.bcast(checkout)
+    if isinstance(checkout, UsageError):
+        raise checkout
+    assert checkout is not None
+    return checkout
 
 
 def open_runs(path: str | None) -> Store:

@@ -119,16 +119,16 @@ def find_checkout(folder: Path, names: Sequence[str], device: NeuronDevice, stor
     """The first file with each of these kernels, of those that run and are right. UsageError."""
     if not folder.is_dir():
         raise UsageError(f"--kernels {folder} is no folder: name a checkout of the paper's code, dinghongsong/NeuronMM")
-    there = find_kernels(folder)
+    every = find_kernels(folder)
     paths, differences, contents = {}, {}, _contents(folder)
     for name in names:
         reasons = []
-        for path in (one.path for one in there if one.name == name):
-            found = _kept(store, contents, folder, path, name, device, [])
-            if found["right"]:
-                paths[name], differences[name] = path, found["difference"]
+        for path in (kernel.path for kernel in every if kernel.name == name):
+            answer = _kept(store, contents, folder, path, name, device, [])
+            if answer["right"]:
+                paths[name], differences[name] = path, answer["difference"]
                 break
-            reasons.append(f"{path}: {found['reason']}")
+            reasons.append(f"{path}: {answer['reason']}")
         if name not in paths:
             why = "; ".join(reasons) or "none of its files has it"
             raise UsageError(f"--kernels {folder}: no {name} that runs and is right ({why})")
@@ -146,26 +146,26 @@ def _kept(
     store: Store, contents: str, folder: Path, path: str, name: str, device: NeuronDevice, launches: Sequence[Launch]
 ) -> dict[str, Any]:
     """What a kernel's process says, by what is in the checkout; said once. One that ended badly is tried again."""
-    what = ("kernel", contents, path, name, device.name, [(one.shapes, {**one.options}) for one in launches])
-    key = json.dumps(what)
+    inputs = ("kernel", contents, path, name, device.name, [(launch.shapes, {**launch.options}) for launch in launches])
+    key = json.dumps(inputs)
     if key not in store.outcomes:
-        found = _child(folder, path, name, device, launches)
-        if "ended" in found:
-            return found
-        store.outcomes[key] = Outcome(found)
+        answer = _child(folder, path, name, device, launches)
+        if "ended" in answer:
+            return answer
+        store.outcomes[key] = Outcome(answer)
     return store.outcomes[key].report or {}
 
 
 def _child(folder: Path, path: str, name: str, device: NeuronDevice, launches: Sequence[Launch]) -> dict[str, Any]:
     command = [sys.executable, "-m", "meshrt.studies.nki.launch", str(folder), path, name, device.name]
-    asked = json.dumps([{"shapes": one.shapes, "options": {**one.options}} for one in launches])
-    ended = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
+    text = json.dumps([{"shapes": launch.shapes, "options": {**launch.options}} for launch in launches])
+    ended = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
     if ended.returncode or not lines:
         last = (ended.stderr.strip().splitlines() or ["nothing was printed"])[-1]
         return {"right": False, "ended": ended.returncode, "reason": f"ended with {ended.returncode}: {last}"}
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
+    answer: dict[str, Any] = json.loads(lines[-1])
+    return answer
 
 
 def kernel(checkout: Checkout, device: NeuronDevice, cell: Cell, store: Store) -> Outcome:
@@ -173,10 +173,10 @@ def kernel(checkout: Checkout, device: NeuronDevice, cell: Cell, store: Store) -
     parts = []
     for launch in cell.launches:
         path, name = checkout.paths[launch.kernel], launch.kernel
-        found = _kept(store, checkout.contents, checkout.folder, path, name, device, [launch])
-        if "reports" not in found:
-            return Outcome(None, f"{launch.kernel}: {found['reason']}")
-        parts.append({key: value for key, value in found["reports"][0].items() if key not in ("api", "notes")})
+        answer = _kept(store, checkout.contents, checkout.folder, path, name, device, [launch])
+        if "reports" not in answer:
+            return Outcome(None, f"{launch.kernel}: {answer['reason']}")
+        parts.append({key: value for key, value in answer["reports"][0].items() if key not in ("api", "notes")})
     return Outcome({"measured": together(parts)})
 
 
@@ -198,37 +198,37 @@ def ask(chosen: Sequence[Cell], emulate: Emulate) -> None:
 
 
 def run_theirs(
-    comm: Any, console: Console, checkout: Checkout, device: NeuronDevice, asked: Sequence[Cell], store: Store
+    comm: Any, console: Console, checkout: Checkout, device: NeuronDevice, chosen: Sequence[Cell], store: Store
 ) -> list[Outcome]:
     """What their kernels take, shared out to the ranks, on all of them; kept, each rank's share as it goes along."""
     comm.Barrier()  # all have read the file before one writes it
     before, mine, new = {*store.outcomes}, {}, dict[str, Outcome]()
-    for at in range(comm.rank, len(asked), comm.size):
-        mine[at] = kernel(checkout, device, asked[at], store)
+    for at in range(comm.rank, len(chosen), comm.size):
+        mine[at] = kernel(checkout, device, chosen[at], store)
         new = {key: outcome for key, outcome in store.outcomes.items() if key not in before}
         store.keep(comm.rank, new)
-        console.progress("their kernels", at + 1, len(asked))
+        console.progress("their kernels", at + 1, len(chosen))
     every: dict[int, Outcome] = {}
     for outcomes, kept in comm.allgather((mine, new)):
         every |= outcomes
         store.outcomes |= kept
     store.write(comm)
-    return [every[at] for at in range(len(asked))]
+    return [every[at] for at in range(len(chosen))]
 
 
-def rows(asked: Sequence[Cell], theirs: Sequence[Outcome], checkout: Checkout, emulate: Emulate) -> list[Row]:
+def rows(chosen: Sequence[Cell], theirs: Sequence[Outcome], checkout: Checkout, emulate: Emulate) -> list[Row]:
     """Rows of their kernels, and of ours where the table has none of that size."""
-    found = []
-    for cell, outcome in zip(asked, theirs, strict=True):
-        files = dict.fromkeys(f"{one.kernel} of {checkout.paths[one.kernel]}" for one in cell.launches)
-        found += _rows(cell, their_name(cell.kernel), kernel_of(outcome), outcome.refused or ", ".join(files))
+    table_rows = []
+    for cell, outcome in zip(chosen, theirs, strict=True):
+        files = dict.fromkeys(f"{each.kernel} of {checkout.paths[each.kernel]}" for each in cell.launches)
+        table_rows += _rows(cell, their_name(cell.kernel), kernel_of(outcome), outcome.refused or ", ".join(files))
         ours = [emulate(run) for run in cell.ours]
         if ours:
-            refused = next((one.refused for one in ours if one.refused), None)
-            measured = [one.report["measured"] for one in ours if one.report is not None]
+            refused = next((each.refused for each in ours if each.refused), None)
+            measured = [each.report["measured"] for each in ours if each.report is not None]
             own = None if refused else kernel_of(Outcome({"measured": together(measured)}))
-            found += _rows(cell, NAMES[cell.kernel], own, refused or "")
-    return found
+            table_rows += _rows(cell, NAMES[cell.kernel], own, refused or "")
+    return table_rows
 
 
 def their_name(kernel: str) -> str:

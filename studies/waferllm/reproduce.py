@@ -132,8 +132,8 @@ def reproduce(
             table_rows = store.made(comm, console, title(name), start, partial(TABLES[name], device, emulate))
             rows += [row for row in table_rows if row.system not in unasked]
         else:
-            asked = partial(points, CURVES[name], device, emulate, sides)
-            curves[name] = store.made(comm, console, title(name), start, asked)
+            curve_points = partial(points, CURVES[name], device, emulate, sides)
+            curves[name] = store.made(comm, console, title(name), start, curve_points)
             checked += claims(CURVES[name], curves[name])
         if show is not None and comm.rank == 0:
             show(report(), name)
