@@ -6,7 +6,8 @@ from meshrt.ranks.host import launched_rank, prepare_environment
 
 prepare_environment()  # before anything imports numpy
 
-import os  # noqa: E402 - the environment comes first
+import gc  # noqa: E402 - the environment comes first
+import os  # noqa: E402
 import signal  # noqa: E402
 import sys  # noqa: E402
 
@@ -18,6 +19,7 @@ if os.path.basename(sys.argv[0]) in (
     "__main__.py",
 ):  # the command, not an import of it: until main() listens
     signal.signal(signal.SIGINT, signals.end)
+    gc.set_threshold(20_000)  # what imports make is no garbage, and a run makes little
 
 from importlib import import_module  # noqa: E402
 from io import TextIOWrapper  # noqa: E402

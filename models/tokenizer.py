@@ -6,7 +6,7 @@ that asks for them has them from training.
 
 import json
 import os
-from base64 import b64decode
+from binascii import a2b_base64
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
@@ -115,7 +115,7 @@ def _check_growth(path: Path, parts: Sequence[Any]) -> None:
 def _first_number(table: str) -> int:
     """The first four bytes of what is in base64; 0 for what is not."""
     try:
-        return int.from_bytes(b64decode(table[:8])[:4], "little")
+        return int.from_bytes(a2b_base64(table[:8])[:4], "little")
     except ValueError:
         return 0
 

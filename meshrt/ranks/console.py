@@ -4,7 +4,6 @@ Only rank 0 has a voice.
 """
 
 import os
-import shutil
 import sys
 from dataclasses import field
 from time import monotonic
@@ -87,7 +86,9 @@ class Console:
         filled = 30 * done // max(total, 1)
         bar = f"{title} [{'#' * filled}{'.' * (30 - filled)}] {done}/{total}{left}"
         if self.column:
-            width = shutil.get_terminal_size().columns
+            from shutil import get_terminal_size  # of terminals alone
+
+            width = get_terminal_size().columns
             self.clear()
             if self.column % width + len(bar) + 3 > width:
                 return
