@@ -21,6 +21,8 @@ from meshrt.mesh.wires.lines import View
 if TYPE_CHECKING:
     from meshrt.mesh.block import Block
 
+Seats = tuple[Any, ...]  # where headers are in `heads`, behind its first axis
+
 
 class Convoy:
     """A transfer between any cores under way at this rank."""
@@ -29,7 +31,6 @@ class Convoy:
         self.block, self.transfer, self.name = block, transfer, f"crossbar packets {number}"
         mesh, tiles, clock = block.mesh, transfer.tiles, block.clock
         self.owners = np.asarray(transfer.owners)
-        self.legs = ways(mesh.width, mesh.height, self.owners, transfer.asks)
         self.nowhere = block.shape[0] * block.shape[1]
         self.local = np.full(mesh.width * mesh.height + 1, self.nowhere)  # of every core of the mesh in this block
         block_part = self.local[:-1].reshape(mesh.height, mesh.width)[mesh.y0 :, mesh.x0 :][
@@ -57,7 +58,8 @@ class Convoy:
 
     def _open(self) -> None:
         """What moves, and by what: nobody is under way."""
-        device = self.block.device
+        device, mesh = self.block.device, self.block.mesh
+        self.legs = ways(mesh.width, mesh.height, self.owners, self.transfer.asks)
         self.busy = np.where(self.legs.tiles, *map(device.busy_cycles, (self.nbytes, REQUEST_BYTES)))
         self.timed = bool(self.busy.any())
         self.each = np.where(self.legs.tiles, self.nbytes, REQUEST_BYTES)  # bytes of a packet on each leg
@@ -93,7 +95,7 @@ class Convoy:
         if not self.whole:
             for port, span in enumerate(turn.spans):
                 seats = span.start + np.flatnonzero((self.at[span] != self.nowhere) & (self.to[span] == self.nowhere))
-                self._send(port, seats, turn.legs.take(seats), tag, pending)
+                self._send(port, (seats,), turn.legs.take(seats), tag, pending)
 
     def _count(self, count: int, new: int) -> None:
         """So many packets left, of which nobody had touched so many."""
@@ -154,7 +156,7 @@ class Convoy:
                 if not self.whole:
                     at, to = self.at[span], self.to[span]
                     seats = span.start + np.flatnonzero((at == self.nowhere) & (to != self.nowhere))
-                    self._take(port, seats, turn.legs.take(seats), tag)
+                    self._take(port, (seats,), turn.legs.take(seats), tag)
                 self.entered[self.to[span]] += self.seat_bytes[span]  # one at most to each core by a port
                 if self.timed:
                     ramp = self.to[span] + self.ramp_in
@@ -177,18 +179,18 @@ class Convoy:
         tiles = self.transfer.tiles
         return data, heads, brought.view(tiles.dtype).reshape(full, *tiles.shape[2:])
 
-    def _send(self, port: int, seats: np.ndarray, legs: np.ndarray, tag: int, pending: list[Any]) -> None:
+    def _send(self, port: int, seats: Seats, legs: np.ndarray, tag: int, pending: list[Any]) -> None:
         """Give what leaves the block, on these legs, to the neighbour."""
         block, to = self.block, self.block.mesh.neighbour(port)
-        if not len(seats):
+        if not len(legs):
             return
         from mpi4py import MPI
 
         assert to is not None
         data, heads, brought = self._buffer(legs)
-        heads[...] = self.heads.take(seats, axis=1)
+        heads[...] = self.heads[:, *seats]
         if block.payload:
-            packets = self.legs.packets.take(legs[self.legs.tiles.take(legs)])
+            packets = self._with_tiles(seats, legs)
             local = self.local.take(self.owners.take(packets))
             inside = local != self.nowhere
             brought[inside] = self.own[local[inside]]
@@ -196,14 +198,14 @@ class Convoy:
         pending.append(block.comm.Isend([data, MPI.BYTE], to, tag))
         block.ring(to)
         block.host.messages += 1
-        block.host.packets += len(seats)
+        block.host.packets += len(legs)
         block.host.bytes += data.nbytes
         block.host.sent_to.add(to)
 
-    def _take(self, port: int, seats: np.ndarray, legs: np.ndarray, tag: int) -> None:
+    def _take(self, port: int, seats: Seats, legs: np.ndarray, tag: int) -> None:
         """Take what comes in from the neighbour, on these legs."""
         block, source = self.block, self.block.mesh.neighbour(OPPOSITE[port])
-        if not len(seats):
+        if not len(legs):
             return
         from mpi4py import MPI
 
@@ -212,9 +214,13 @@ class Convoy:
         block.watch.waiting(source, f"a crossbar's packets going {PORT_NAMES[port]}".encode())
         block.wait(block.comm.Irecv([data, MPI.BYTE], source, tag), source, data.nbytes)
         block.watch.moving()
-        self.heads[:, seats] = heads
+        self.heads[:, *seats] = heads
         if block.payload:
-            self.brought[self.legs.packets.take(legs[self.legs.tiles.take(legs)])] = brought
+            self.brought[self._with_tiles(seats, legs)] = brought
+
+    def _with_tiles(self, seats: Seats, legs: np.ndarray) -> np.ndarray:
+        """The packets of those that carry their tiles, on these legs."""
+        return np.asarray(self.legs.packets.take(legs[self.legs.tiles.take(legs)]))
 
     # -------------------------------------------------------------------------------------------------- the end
 
@@ -223,7 +229,7 @@ class Convoy:
         block = self.block
         block.link_bytes[...] += self.crossed[:, :-1].reshape(block.link_bytes.shape)
         block.ramp_bytes[...] += np.stack([self.crossed.sum(axis=0), self.entered])[:, :-1].reshape(2, *block.shape)
-        readers = np.flatnonzero((self.legs.ends >= 0) & (self.local[:-1] != self.nowhere))
+        readers = np.flatnonzero((self.owners != np.arange(len(self.owners))) & (self.local[:-1] != self.nowhere))
         if not len(readers):
             return self.out
         local = self.local.take(readers)

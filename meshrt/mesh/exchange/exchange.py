@@ -22,6 +22,7 @@ from meshrt.mesh.exchange.convoy import Convoy
 from meshrt.mesh.exchange.legs import REQUEST_BYTES, Transfer
 from meshrt.mesh.exchange.marching import MarchingConvoy, MarchingPorter
 from meshrt.mesh.exchange.porter import Porter
+from meshrt.mesh.exchange.strips import MarchingStrips, strips
 from meshrt.mesh.mesh import EAST, NORTH, PORT_NAMES, SOUTH, WEST
 from meshrt.mesh.wires import ramps
 from meshrt.mesh.wires.routers import core_at
@@ -72,10 +73,7 @@ def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.nda
         block.ledger.timeline.exchanges(block.clock, transfers)
     if block.clock.messages is not None:
         block.clock.messages.exchange(transfers)
-    anywhere, lines = (Convoy, Porter) if block.core is None else (MarchingConvoy, MarchingPorter)
-    flights: list[Any] = [
-        (lines if transfer.axis else anywhere)(block, transfer, number) for number, transfer in enumerate(transfers)
-    ]
+    flights: list[Any] = [_flight(block, transfer, number, len(transfers)) for number, transfer in enumerate(transfers)]
     tag = bar.channels[0].number % 32768
     try:
         for turns in zip_longest(*(flight.rounds(bar.cache) for flight in flights)):
@@ -99,6 +97,18 @@ def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.nda
     if block.clock.seen is not None:
         block.clock.seen("hands packets on to any core, and waits for its own")
     return landed
+
+
+def _flight(block: "Block", transfer: Transfer, number: int, together: int) -> Any:
+    """What carries out a transfer, one of so many."""
+    if block.core is None:
+        return (Porter if transfer.axis else Convoy)(block, transfer, number)
+    if transfer.axis:
+        return MarchingPorter(block, transfer, number)
+    alike = strips(np.asarray(transfer.owners), block.mesh.width, block.mesh.height)
+    if alike:
+        return MarchingStrips(block, transfer, number, alike, together == 1)
+    return MarchingConvoy(block, transfer, number)
 
 
 def _check(block: "Block", bar: Crossbar) -> None:

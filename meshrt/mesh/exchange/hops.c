@@ -9,6 +9,12 @@ typedef struct {
     int64_t left, fresh, here; /* packets that leave cores of this block, of these untouched ones, that get to them */
 } Crossing;
 
+/* Do lines lie side by side, and not the cores of each? */
+static int side_by_side(const March *m)
+{
+    return m->line_step == 1 && m->head_line == 1 && m->line_step < m->core_step;
+}
+
 /* Convoy._leave, Porter.leave: a packet leaves a core by a link; those that are sent on, once software has them. */
 static inline void leave_core(const March *m, double *cell, double *link, const double *head, int64_t far, double *to,
                               int64_t row, double busy, double touched)
@@ -45,13 +51,55 @@ static void leave_by(const March *const march, int port)
     }
 }
 
+/* Several lines at once: compilers make nothing of it that gives other bits, but not by themselves from a loop. */
+enum { LANES = 2 };
+typedef double Lanes __attribute__((vector_size(8 * LANES), aligned(8)));
+typedef int64_t Mask __attribute__((vector_size(8 * LANES), aligned(8)));
+
+static inline Lanes either(Mask mask, Lanes one, Lanes other)
+{
+    return (Lanes)((mask & (Mask)one) | (~mask & (Mask)other));
+}
+
+static inline Lanes later_of(Lanes one, Lanes other)
+{
+    return either((Mask)(one > other), one, other);
+}
+
+/* leave_core for a packet of many lines, whose numbers lie side by side. */
+static void leave_side_by_side(const March *m, int64_t lines, double *cell, double *link, double *head, double busy,
+                               double touched)
+{
+    const int64_t row = m->row, head_row = m->head_row;
+    const double software = m->beta * touched;
+    int64_t line = 0;
+    for (; line + LANES <= lines; line += LANES, cell += LANES, link += LANES, head += LANES) {
+        Lanes *time = (Lanes *)(cell + TIME * row), *hops = (Lanes *)(cell + HOPS * row);
+        Lanes *stages = (Lanes *)(cell + STAGES * row), *ramp = (Lanes *)(cell + RAMP_OUT * row);
+        Lanes *its = (Lanes *)head, *its_hops = (Lanes *)(head + HOPS * head_row);
+        Lanes *its_stages = (Lanes *)(head + STAGES * head_row);
+        const Mask later = (Mask)(*its > *time);
+        const Lanes passed = either(later, *its_hops, *hops), staged = either(later, *its_stages, *stages) + touched;
+        Lanes now = either(later, *its, *time) + software;
+        *time = now, *hops = passed, *stages = staged;
+        *its_hops = passed + 1.0, *its_stages = staged;
+        if (m->timed) {
+            now = later_of(later_of(now, *ramp), *(Lanes *)link);
+            *ramp = *(Lanes *)link = now + busy;
+        }
+        *its = now + m->alpha;
+    }
+    for (; line < lines; line++, cell++, link++, head++)
+        leave_core(m, cell, link, head, head_row, head, head_row, busy, touched);
+}
+
 /* Packets of all lines, which do the same; their headers stay where they are. */
 static inline void leave_line(const March *m, Seats seats, int port, int64_t seat, int64_t line)
 {
-    const int32_t at = m->local[seats.core[seat]];
-    if (at < 0)
+    const int32_t core = seats.core[seat];
+    if (line < m->from_line[core] || line >= m->to_line[core])
         return;
-    const int64_t cell = line * m->line_step + at * m->core_step;
+    const int64_t cell = line * m->line_step + m->local[core] * m->core_step;
     double *head = m->heads + line * m->head_line + m->packets[seats.leg[seat]] * m->slot_step;
     leave_core(m, m->cells + cell, m->cells + (LINK_FREE + port) * m->row + cell, head, m->head_row, head, m->head_row,
                m->busy[seats.kind[seat] & ASKS], seats.kind[seat] >> 1);
@@ -62,14 +110,19 @@ static void leave_lines_by(const March *const march, int port)
     const March m = *march;
     const Seats seats = m.seats[m.now & 1];
     const int64_t low = port * m.cores, high = low + m.fill[port];
-    if (m.line_step > m.core_step) /* what lies side by side is gone through first */
+    if (!side_by_side(march)) { /* what lies side by side is gone through first */
         for (int64_t line = 0; line < m.lines; line++)
             for (int64_t seat = low; seat < high; seat++)
                 leave_line(&m, seats, port, seat, line);
-    else
-        for (int64_t seat = low; seat < high; seat++)
-            for (int64_t line = 0; line < m.lines; line++)
-                leave_line(&m, seats, port, seat, line);
+        return;
+    }
+    for (int64_t seat = low; seat < high; seat++) {
+        const int32_t core = seats.core[seat];
+        const int64_t line = m.from_line[core], cell = line + m.local[core] * m.core_step;
+        leave_side_by_side(&m, m.to_line[core] - line, m.cells + cell, m.cells + (LINK_FREE + port) * m.row + cell,
+                           m.heads + line + m.packets[seats.leg[seat]] * m.slot_step,
+                           m.busy[seats.kind[seat] & ASKS], seats.kind[seat] >> 1);
+    }
 }
 
 /* They come in from the other side, by the ramps of the cores that they get to. */
@@ -92,10 +145,10 @@ static void come_in_by(const March *const march, int port)
 
 static inline void come_in_line(const March *m, Seats seats, int64_t step, int64_t seat, int64_t line)
 {
-    const int32_t to = m->local[seats.core[seat] + step];
-    if (to >= 0)
+    const int64_t to = seats.core[seat] + step;
+    if (line >= m->from_line[to] && line < m->to_line[to])
         come_in_core(m->heads + line * m->head_line + m->packets[seats.leg[seat]] * m->slot_step,
-                     m->cells + RAMP_IN * m->row + line * m->line_step + to * m->core_step,
+                     m->cells + RAMP_IN * m->row + line * m->line_step + m->local[to] * m->core_step,
                      m->busy[seats.kind[seat] & ASKS]);
 }
 
@@ -104,14 +157,23 @@ static void come_in_lines_by(const March *const march, int port)
     const March m = *march;
     const Seats seats = m.seats[m.now & 1];
     const int64_t low = port * m.cores, high = low + m.fill[port], step = step_of(march, port);
-    if (m.line_step > m.core_step)
+    if (!side_by_side(march)) {
         for (int64_t line = 0; line < m.lines; line++)
             for (int64_t seat = low; seat < high; seat++)
                 come_in_line(&m, seats, step, seat, line);
-    else
-        for (int64_t seat = low; seat < high; seat++)
-            for (int64_t line = 0; line < m.lines; line++)
-                come_in_line(&m, seats, step, seat, line);
+        return;
+    }
+    for (int64_t seat = low; seat < high; seat++) {
+        const int64_t to = seats.core[seat] + step, line = m.from_line[to], lines = m.to_line[to] - line;
+        const double busy = m.busy[seats.kind[seat] & ASKS];
+        double *head = m.heads + line + m.packets[seats.leg[seat]] * m.slot_step;
+        double *ramp = m.cells + RAMP_IN * m.row + line + m.local[to] * m.core_step;
+        int64_t n = 0;
+        for (; n + LANES <= lines; n += LANES, head += LANES, ramp += LANES)
+            *(Lanes *)ramp = *(Lanes *)head = later_of(*(Lanes *)head, *(Lanes *)ramp) + busy;
+        for (; n < lines; n++)
+            come_in_core(head++, ramp++, busy);
+    }
 }
 
 /* What crosses the links and the ramps is entered, and who goes over the edge of the block is noted. */
@@ -142,6 +204,29 @@ static void cross(March *march, int port, Crossing *sum)
     sum->left += left, sum->fresh += fresh, sum->here += here;
 }
 
+/* The same for all lines that have the core in this block. */
+static void cross_lines(March *march, int port, Crossing *sum)
+{
+    const March m = *march;
+    const Seats seats = m.seats[m.now & 1];
+    const int64_t low = port * m.cores, high = low + m.fill[port], step = step_of(march, port);
+    int64_t over = 0, into = 0;
+    for (int64_t seat = low; seat < high; seat++) {
+        const int64_t core = seats.core[seat], to = core + step, nbytes = m.nbytes[seats.kind[seat] & ASKS];
+        const int32_t from_line = m.from_line[core], to_line = m.to_line[core];
+        m.crossed[port * m.links + core] += nbytes;
+        m.entered[to] += nbytes;
+        sum->left += to_line - from_line;
+        sum->fresh += seats.kind[seat] & TOUCHED ? 0 : to_line - from_line;
+        sum->here += m.to_line[to] - m.from_line[to];
+        if (from_line == m.from_line[to] && to_line == m.to_line[to])
+            continue;
+        m.leaving[low + over++] = (int32_t)seat; /* for some line, one or the other; which, march.py finds */
+        m.coming[low + into++] = (int32_t)seat;
+    }
+    march->over[port] = over, march->into[port] = into;
+}
+
 /* ---------------------------------------------------------------------------------------------- as Python calls it */
 
 /* Packets leave. Returns (how many leave cores of this block, how many of them fresh, how many get to its cores). */
@@ -154,7 +239,7 @@ PyObject *march_leave(PyObject *module, PyObject *const *given, Py_ssize_t count
     Crossing sum = {0, 0, 0};
     for (int port = 0; port < PORTS; port++) {
         (m->heads ? leave_lines_by : leave_by)(m, port);
-        cross(m, port, &sum);
+        (m->heads ? cross_lines : cross)(m, port, &sum);
     }
     return Py_BuildValue("LLL", (long long)sum.left, (long long)sum.fresh, (long long)sum.here);
 }

@@ -33,13 +33,14 @@ typedef struct {
     int32_t *from;                /* by seat: that of the round before, -1: it waited */
     Ended *ended;                 /* [port][place] */
     int32_t *leaving, *coming;    /* seats of packets that go over the block's edge, [port][place] */
-    const int32_t *local;         /* of each core: its place in the block, -1: it is another rank's */
+    const int32_t *local;         /* of each core: its place in the block; of a convoy, -1: it is another rank's */
+    const int32_t *from_line, *to_line; /* of each core, but for a convoy: the lines that have it in this block */
     double *cells;                /* clocks, [row][place] */
     int64_t row;                  /* how many there are in a row */
     double *waiting;              /* headers of packets that wait, [TIME, HOPS, STAGES][packet]; or NULL, and */
     double *heads;                /* of all packets of all lines, and how far apart they and their cells are: */
     int64_t lines, line_step, core_step, head_row, head_line, slot_step;
-    int64_t *crossed, *entered; /* bytes over the links, [port][links], and into each core */
+    int64_t *crossed, *entered; /* bytes over the links, [port][links], and into each place; of lines, each core */
     int64_t links, nbytes[2];   /* of a packet with a tile and of a request, as busy */
     int64_t timed;              /* does a link take any time? */
     double busy[2], alpha, beta; /* cycles: of a link, of a hop, of software */

@@ -4,7 +4,7 @@ itinerary.py, convoy.py and porter.py define them. Arrays are as narrow as what 
 and gone through from front to back in each round.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,9 +25,11 @@ STEPS = ("line_step", "core_step", "head_row", "head_line", "slot_step")
 NUMBERS = (
     *("width", "cores", "legs", *BY_LEG, "fore", "last", "open", "some", "tiles held", "requests held"),
     *(f"{name} {turn}" for turn in (0, 1) for name in SEATS),
-    *("from", "ended", "leaving", "coming", "local", "cells", "row", "waiting", "heads", "lines", *STEPS),
+    *("from", "ended", "leaving", "coming", "local", "from lines", "to lines"),
+    *("cells", "row", "waiting", "heads", "lines", *STEPS),
     *("crossed", "entered", "links"),
 )
+Places = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 TABLE = np.dtype(  # March in march.c: whole numbers, and the addresses of arrays
     [(name, np.int64) for name in NUMBERS]
     + [("nbytes", np.int64, 2), ("timed", np.int64), ("busy", np.float64, 2), ("alpha", np.float64)]
@@ -75,16 +77,23 @@ class March:
                 self.arrays[name], number = number, self.core.address(number)
             self.table[name] = number
 
-    def carry(self, block: "Block", nbytes: int, lines: int, steps: tuple[int, ...], **arrays: np.ndarray) -> None:
-        """What moves are packets of the block, whose tiles have so many bytes, on so many lines that do the same.
+    def carry(self, block: "Block", nbytes: int, row: int, **arrays: np.ndarray) -> None:
+        """What moves are packets of the block, whose tiles have so many bytes; between the rows of cells lie `row`.
 
-        `steps`: those of STEPS, in numbers. `arrays`: local, crossed, entered, waiting or heads; see march.c.
+        `arrays`: local, cells, crossed, entered, waiting or heads; see march.h.
         """
         sizes = nbytes, REQUEST_BYTES
         busy = [block.device.busy_cycles(size) for size in sizes]
-        cells = block.clock.cells
-        self.put(**arrays, cells=cells, row=cells.shape[1], lines=lines, links=arrays["crossed"].shape[1], nbytes=sizes)
+        self.put(**arrays, row=row, links=arrays["crossed"].shape[1], nbytes=sizes)
         self.put(busy=busy, timed=any(busy), alpha=block.device.alpha, beta=block.device.beta)
+
+    def on_lines(self, lines: np.ndarray, count: int, steps: tuple[int, ...]) -> None:
+        """So many lines do the same; those from lines[0] to lines[1], [2, cores], have a core in this block.
+
+        `steps`: those of STEPS, in numbers.
+        """
+        self.lines = np.ascontiguousarray(lines, np.int32)
+        self.put(**{"from lines": self.lines[0], "to lines": self.lines[1]}, lines=count)
         self.put(**dict(zip(STEPS, steps, strict=True)))
 
     def rounds(self) -> Iterator["March"]:
@@ -102,32 +111,35 @@ class March:
         self.table["most"] = tiles, requests = self.held_by.max(axis=1).tolist()
         return tiles, requests
 
-    def leave(self, block: "Block", view: View, name: str) -> None:
-        """The packets of a round leave the cores of the block, on the lines of the view; `name`: of their memory."""
+    def leave(self, block: "Block", name: str, view: View, places: Places) -> None:
+        """The packets of a round leave the cores of the block; `name`: of their memory.
+
+        `places(cores)`, for the maps: (those of the cores that are in the block, their places in the view).
+        """
         reserved = block.memory.names[name]
         if self._bytes(self.bound) > reserved and (needed := self._bytes(self.held())) > reserved:
             block.memory.resize(name, needed)
         if block.mapped:
-            self._map(block, view)
-        left, fresh, anything_left = self.core.leave(self.address)
+            self._map(block, view, places)
+        left, fresh, arrived = self.core.leave(self.address)
         counters = block.counters
-        counters.messages += left * view.count
-        counters.hops += left * view.count
-        counters.stages += (left - fresh) * view.count
-        if anything_left:
+        counters.messages += left
+        counters.hops += left
+        counters.stages += left - fresh
+        if arrived:
             counters.max_hops = max(counters.max_hops, 1)
 
     def _bytes(self, held: tuple[int, int]) -> int:
         tiles, requests = self.table["nbytes"].tolist()
         return int(held[0] * tiles + held[1] * requests)
 
-    def _map(self, block: "Block", view: View) -> None:
+    def _map(self, block: "Block", view: View, places: Places) -> None:
         """Enter what leaves in the maps."""
         for port, span in enumerate(self.spans()):
-            at, kind = self.arrays["local"].take(self.of("core")[span]), self.of("kind")[span]
-            local = at >= 0
-            busy, nbytes = (self.table[name].take(kind[local] & ASKS) for name in ("busy", "nbytes"))
-            tally.handed_on(block, view, port, at[local], busy, nbytes, kind[local] >= TOUCHED)
+            inside, at = places(self.of("core")[span])
+            kind = self.of("kind")[span][inside]
+            busy, nbytes = (self.table[name].take(kind & ASKS) for name in ("busy", "nbytes"))
+            tally.handed_on(block, view, port, at, busy, nbytes, kind >= TOUCHED)
 
     def come_in(self) -> None:
         """And get to the next ones, with which the round ends."""
@@ -143,7 +155,10 @@ class March:
         return [slice(low, low + fill) for low, fill in zip(first, self.table["fill"].tolist(), strict=True)]
 
     def over_edge(self, way: str, port: int) -> tuple[np.ndarray, np.ndarray]:
-        """The seats and legs of packets that go over the edge of the block by a port: "leaving" it, or "coming"."""
+        """The seats and legs of packets that go over the edge of the block by a port: "leaving" it, or "coming".
+
+        Of lines, those that do one or the other on one of them.
+        """
         count = self.table["over" if way == "leaving" else "into"][port]
         seats = self.crossing[way][port * self.cores :][:count]
         return seats, self.of("leg").take(seats)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.mesh.exchange.convoy import Convoy
+from meshrt.mesh.exchange.convoy import Convoy, Seats
 from meshrt.mesh.exchange.legs import ways
 from meshrt.mesh.exchange.march import HEADER, PORTS, March
 from meshrt.mesh.exchange.porter import Porter
@@ -16,29 +16,39 @@ class MarchingConvoy(Convoy):
     """A transfer between any cores."""
 
     def _open(self) -> None:
-        mesh = self.block.mesh
+        mesh, cells = self.block.mesh, self.block.clock.cells
+        self.legs = ways(mesh.width, mesh.height, self.owners, self.transfer.asks)
         self.march = March(self.block.core, mesh.width, mesh.height, self.legs)
         self.waiting = np.zeros((HEADER, self.march.cores))  # headers of those that wait, by packet
         local = np.where(self.local == self.nowhere, -1, self.local)[:-1].astype(np.int32)
-        bytes_of = {"crossed": self.crossed, "entered": self.entered}
-        steps = 0, 1, 0, 0, 0
-        self.march.carry(self.block, self.nbytes, 1, steps, local=local, waiting=self.waiting, **bytes_of)
+        arrays: dict[str, np.ndarray] = {"cells": cells, "crossed": self.crossed, "entered": self.entered}
+        self.march.carry(self.block, self.nbytes, len(cells[0]), local=local, waiting=self.waiting, **arrays)
 
     def rounds(self, cache: dict[object, Any]) -> Iterator[Any]:
         return self.march.rounds()
 
     def depart(self, turn: Any, tag: int, pending: list[Any]) -> None:
-        self.march.leave(self.block, self.view, self.name)
+        self.march.leave(self.block, self.name, self.view, self._places)
         if not self.whole:
-            self.heads = self.march.of("heads")
             for port in range(PORTS):
-                self._send(port, *self.march.over_edge("leaving", port), tag, pending)
+                self._send(port, *self._over_edge("leaving", port), tag, pending)
 
     def arrive(self, turn: Any, tag: int) -> None:
         if not self.whole:
             for port in range(PORTS):
-                self._take(port, *self.march.over_edge("coming", port), tag)
+                self._take(port, *self._over_edge("coming", port), tag)
         self.march.come_in()
+
+    def _over_edge(self, way: str, port: int) -> tuple[Seats, np.ndarray]:
+        """Of packets that go over the edge of the block by a port: where their headers are, and their legs."""
+        self.heads = self.march.of("heads")
+        seats, legs = self.march.over_edge(way, port)
+        return (seats,), legs
+
+    def _places(self, cores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        at = self.local.take(cores)
+        nth = (at != self.nowhere).nonzero()[0]
+        return nth, at[nth]
 
     def _arrived(self, readers: np.ndarray) -> np.ndarray:
         return self.waiting[:, readers]
@@ -55,17 +65,18 @@ class MarchingPorter(Porter):
             cache[key] = ways(width, height, owners, asks)
         self.legs = cache[key]
         self.march = March(block.core, width, height, self.legs)
-        inside, at = position_here(block, self.axis, np.arange(self.count))
-        self.cut = not inside.all()  # do lines go on at other ranks?
-        local = np.where(inside, at, -1).astype(np.int32)
-        row = block.shape[1]
+        self.inside, at = position_here(block, self.axis, np.arange(self.count))
+        self.cut = not self.inside.all()  # do lines go on at other ranks?
+        row, cells = block.shape[1], block.clock.cells
+        self.bytes_crossed, self.bytes_entered = np.zeros((4, self.count), np.int64), np.zeros(self.count, np.int64)
+        arrays: dict[str, np.ndarray] = {"crossed": self.bytes_crossed, "entered": self.bytes_entered, "cells": cells}
+        self.march.carry(block, self.nbytes, len(cells[0]), local=at.astype(np.int32), heads=self.header, **arrays)
         steps = *((row, 1) if self.axis == "x" else (1, row)), *(step // 8 for step in self.header.strides)
-        bytes_of = {"crossed": self.crossed, "entered": self.entered}
-        self.march.carry(block, self.nbytes, self.lines, steps, local=local, heads=self.header, **bytes_of)
+        self.march.on_lines(np.outer([0, self.lines], self.inside), self.lines, steps)
         return self.march.rounds()
 
     def depart(self, turn: Any, tag: int, pending: list[Any]) -> None:
-        self.march.leave(self.block, self.view, self.name)
+        self.march.leave(self.block, self.name, self.view, self._places)
         if self.cut:
             for port in range(PORTS):
                 self._give(port, *self._slots("leaving", port), tag, pending)
@@ -76,7 +87,17 @@ class MarchingPorter(Porter):
                 self._get(port, *self._slots("coming", port), tag)
         self.march.come_in()
 
+    def land(self) -> np.ndarray:
+        self.crossed, self.entered = self.bytes_crossed[:, self.inside], self.bytes_entered[self.inside]
+        return super().land()
+
+    def _places(self, cores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        at = cores - self.block.mesh.offset(self.axis)
+        nth = self.inside.take(cores).nonzero()[0]
+        return nth, at[nth]
+
     def _slots(self, way: str, port: int) -> tuple[np.ndarray, np.ndarray]:
         """Of those that go over the edge of the block: their slots, and whether they bear tiles."""
-        _, legs = self.march.over_edge(way, port)
+        seats, legs = self.march.over_edge(way, port)
+        legs = legs[self.inside.take(self.march.of("core").take(seats)) == (way == "leaving")]
         return self.legs.packets.take(legs), self.legs.tiles.take(legs)

@@ -1,0 +1,79 @@
+"""An exchange in which strips of columns all do the same: gone through once, it leaves what it leaves core by core."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from compiled import compiled
+from measure import numbered, own
+
+from meshrt.mesh.device import Device
+from meshrt.mesh.exchange.exchange import crossbar, exchange
+from meshrt.mesh.exchange.legs import Transfer
+from meshrt.mesh.exchange.strips import strips
+from meshrt.mesh.machine import open_machine
+from meshrt.mesh.wires import tally
+from meshrt.ranks.board import Board
+from meshrt.ranks.console import Console
+
+SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
+MESH = 11, 7
+
+
+def owners_in_strips(columns: int, count: int, first: int = 0) -> np.ndarray:
+    """Everybody's owner, drawn at random within a strip and the same in all; other columns keep their own."""
+    width, height = MESH
+    y, x = np.divmod(np.arange(width * height), width)
+    of_strip = np.random.default_rng(columns).integers(0, columns * height, columns * height)
+    inside = (x >= first) & (x < first + columns * count)
+    strip, place = np.divmod(x - first, columns)
+    owner_y, owner_x = np.divmod(of_strip[(y * columns + place) * inside], columns)
+    return np.where(inside, owner_y * width + first + strip * columns + owner_x, y * width + x)
+
+
+def test_strips_are_found_where_they_are():
+    width, height = MESH
+    for columns, count in ((1, 11), (2, 5), (3, 3), (5, 2)):
+        assert strips(owners_in_strips(columns, count), *MESH) == (columns, count)
+    at = np.arange(width * height)
+    broken = owners_in_strips(3, 3)
+    broken[at % width == 4] += 1  # one column of the second strip
+    over_the_edge = np.where(at % width < 10, at + 1, at)  # one column as all others, not by itself
+    for owners in (at, broken, over_the_edge, owners_in_strips(3, 3, first=2), owners_in_strips(7, 1)):
+        assert strips(owners, *MESH) is None
+
+
+@compiled
+@pytest.mark.mpi(ranks=[1, 6])
+@pytest.mark.parametrize("payload", [True, False])
+@pytest.mark.parametrize("device", [SLOW, "ideal"])
+def test_strips_leave_the_machine_as_numpy_does(
+    payload: bool, device: Device | str, comm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Alone and beside other transfers, on cores whose clocks differ: all that is kept of the machine, to the byte."""
+    width, height = MESH
+    told, path = [], comm.bcast(str(tmp_path / "maps.npz"))
+    for name in ("numpy", "compiled"):
+        monkeypatch.setenv("MESHRT_CORE", name)
+        block = open_machine(comm, Board.alone(), (1, 1), payload, Console(), mesh="11x7", device=device, maps=path)
+        skew = own(block, np.random.default_rng(5).integers(0, 60, (height, width, 9)).astype(float))
+        block.clock.cells[:, :-1].reshape(9, *block.shape)[...] = np.moveaxis(skew, -1, 0)
+        tiles, outs = own(block, numbered(*MESH, 2, 3)) if payload else np.empty((1, 1, 2, 3), np.float32), []
+        by_strip = [
+            Transfer(None, owners_in_strips(*shape), tiles, asks)
+            for shape, asks in (((1, 11), True), ((2, 5), True), ((3, 3), False), ((5, 2), True), ((5, 1), True))
+        ]
+        line = Transfer("x", np.arange(width)[::-1].copy(), tiles, True)
+        with crossbar(block) as bar:
+            for together in (*([one] for one in by_strip), [by_strip[1], line], [line, by_strip[2], by_strip[3]]):
+                outs += exchange(block, bar, *together)
+        tally.settle(block)
+        of_maps = [one for one in vars(block.maps).values() if isinstance(one, np.ndarray)]
+        kept = (block.clock.cells[:, :-1], block.link_bytes, block.ramp_bytes, *of_maps, *outs)
+        counts = vars(block.counters) | {"links": None, "ramps": None}
+        sent = block.host.messages, block.host.packets, block.host.bytes, block.host.sent_to
+        told.append(([array.tobytes() for array in kept], str(counts), sent, block.memory.peak))
+    assert told[0] == told[1]
