@@ -73,6 +73,7 @@ CORE = f"test_core.py {FABRIC} {SUMS}"
 PRODUCTS = "test_core.py"
 SHIFTS = "test_collectives.py test_shift.py"
 CROSSBAR, ROUNDS = "test_crossbar.py test_itinerary.py", "test_itinerary.py"
+STRIPS = "test_strips.py"
 NEURON = "test_neuron_memory.py test_neuron_timeline.py test_neuron_runtime.py test_neuron_tiles.py"
 HBM_TO_HBM = "test_neuron_llama.py::test_a_sum_over_the_cores_goes_from_hbm_to_hbm"
 GPU = "test_gpu.py test_group.py"
@@ -272,7 +273,11 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("from < 0 ? m.waiting + m.packets[seats.leg[seat]] :", "from < 0 ? m.waiting :", ROUNDS),
         ("head, from < 0 ? m.cores : room,", "head, room,", ROUNDS),
         ("m.crossed[port * m.links + at] += nbytes;", "m.crossed[port * m.links + at] += m.nbytes[0];", CROSSBAR),
-        ("m.entered[to] += nbytes;", "m.entered[at] += nbytes;", CROSSBAR),
+        ("            m.entered[to] += nbytes;", "            m.entered[at] += nbytes;", CROSSBAR),
+        ("m.entered[to] += nbytes;\n        sum", "m.entered[core] += nbytes;\n        sum", STRIPS),
+        ("sum->fresh += seats.kind[seat] & TOUCHED ? 0 : to_line", "sum->fresh += to_line", STRIPS),
+        ("*its_hops = passed + 1.0,", "*its_hops = passed,", STRIPS),
+        ("later_of(later_of(now, *ramp), *(Lanes *)link)", "later_of(now, *ramp)", STRIPS),
         ("fresh += !(seats.kind[seat] & TOUCHED);", "", CROSSBAR),
     ],
     "meshrt/mesh/exchange/porter.py": [
