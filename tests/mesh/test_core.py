@@ -272,7 +272,8 @@ def test_a_core_of_other_sources_is_refused_and_does_no_harm_without(
     assert number != sources.checksum(renamed) is not None
 
 
-@pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no C compiler")
+# Nothing can be compiled without one; test_the_core_is_there_where_a_compiler_is is what says that there is none.
+@pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason=f"none of {', '.join(COMPILERS)} is on PATH")
 def test_it_is_built_where_python_has_no_headers() -> None:
     """stable.h then declares all that is called: without, a compiler guesses, or there is no core."""
     compiler = next(filter(None, map(shutil.which, COMPILERS)))
