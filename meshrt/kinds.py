@@ -63,7 +63,7 @@ def with_kinds(machine: str, sampled: Collection[str], report: dict[str, Any]) -
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A row of a printed table: its name, a cell for each phase and one for the whole run, and the limit if any. An
     `inner` one is printed with --verbose alone.
     """
@@ -80,13 +80,13 @@ def mark(report: Mapping[str, Any], path: str) -> str:
     return MARKS[kind][0] if kind in MARKS else ""
 
 
-def row_of(machine: str, report: Mapping[str, Any], path: str, cells: Sequence[str], limit: Any = None) -> Row:
+def row_of(machine: str, report: Mapping[str, Any], path: str, cells: Sequence[str], limit: Any = None) -> TableRow:
     """The row of a number, by its path; behind its name a mark, if it was not counted."""
     field = find(machine, path)
     assert field is not None
     kind = report["kinds"].get("measured." + path, field.kind)  # only phases have tokens
     name = field.row.replace("*", path.split(".")[1]) if "*" in field.row else field.row
-    return Row(f"{name} {MARKS[kind][0]}" if kind in MARKS else name, cells, limit, field.inner)
+    return TableRow(f"{name} {MARKS[kind][0]}" if kind in MARKS else name, cells, limit, field.inner)
 
 
 def legend(report: Mapping[str, Any]) -> str:

@@ -205,7 +205,7 @@ def print_result(report: Mapping[str, Any], inner: Collection[str] = ()) -> None
 
 def hidden(report: Mapping[str, Any], inner: Collection[str]) -> int:
     """How many lines of the result, and rows of the table, are inner and not printed."""
-    rows: Iterable[kinds.Row] = find_machine(report["machine"]).rows(report)
+    rows: Iterable[kinds.TableRow] = find_machine(report["machine"]).rows(report)
     return sum(key in inner for key, _ in _shown(report["result"])) + sum(row.inner for row in rows)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from meshrt.ceilings import Ceilings
 from meshrt.errors import MeshrtError, UsageError
-from meshrt.kinds import Row, mark
+from meshrt.kinds import TableRow, mark
 from meshrt.machine import find_machine
 from meshrt.records import dataclass
 from meshrt.report import Report
@@ -26,7 +26,7 @@ class BoundError(MeshrtError):
 
 
 @dataclass(frozen=True)
-class Part:
+class RooflinePart:
     """A phase, or the whole run: what it took, and what it took at least."""
 
     name: str
@@ -82,48 +82,50 @@ class Part:
         }
 
 
-def parts_of(report: Report, run: str) -> list[Part]:
+def parts_of(report: Report, run: str) -> list[RooflinePart]:
     """The phases of a run, and last the whole of it. UsageError for what is no whole report; `run` is its name."""
     ceilings, data = find_machine(report.machine).ceilings, report.data
     try:
         named = [*((phase["name"], phase) for phase in data["phases"]), (WHOLE, data["measured"])]
-        return [Part(name, float(part["critical_path"]["seconds"]), ceilings(data, part)) for name, part in named]
+        return [
+            RooflinePart(name, float(part["critical_path"]["seconds"]), ceilings(data, part)) for name, part in named
+        ]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(
             f"{run} is no whole report of this version of meshrt ({type(error).__name__}: {error}); run it again"
         ) from error
 
 
-def rows(report: Report, of_run: list[Part]) -> Iterator[Row]:
+def rows(report: Report, of_run: list[RooflinePart]) -> Iterator[TableRow]:
     """The rows of a run's table: a cell for each part."""
     first = of_run[-1].ceilings
 
     def marked(name: str, path: str) -> str:
         return f"{name} {mark(report.data, 'measured.' + path)}".rstrip()
 
-    def share(part: Part, seconds: float) -> str:
+    def share(part: RooflinePart, seconds: float) -> str:
         return f"{100 * seconds / part.seconds:.1f} %" if part.seconds else ""
 
-    yield Row(marked("time", "critical_path.seconds"), [_time(part.seconds) for part in of_run])
-    yield Row(marked("operations", first.path), [short(part.ceilings.operations) for part in of_run])
-    yield Row("  a second", [rate(part.attained) for part in of_run])
-    yield Row("  peak", [rate(part.ceilings.peak) for part in of_run])
+    yield TableRow(marked("time", "critical_path.seconds"), [_time(part.seconds) for part in of_run])
+    yield TableRow(marked("operations", first.path), [short(part.ceilings.operations) for part in of_run])
+    yield TableRow("  a second", [rate(part.attained) for part in of_run])
+    yield TableRow("  peak", [rate(part.ceilings.peak) for part in of_run])
     for at, level in enumerate(first.levels):
         levels = [part.ceilings.levels[at] for part in of_run]
         if not any(each.nbytes for each in levels):
             continue
-        yield Row(marked(level.name, level.path), [size(each.nbytes) for each in levels])
-        yield Row(
+        yield TableRow(marked(level.name, level.path), [size(each.nbytes) for each in levels])
+        yield TableRow(
             "  operations/byte", [_intensity(part, each.nbytes) for part, each in zip(of_run, levels, strict=True)]
         )
-    yield Row("at least", ["" for _ in of_run])
+    yield TableRow("at least", ["" for _ in of_run])
     for name in first.bounds:
         if any(part.ceilings.bounds[name] for part in of_run):
-            yield Row(f"  {name}", [share(part, part.ceilings.bounds[name]) for part in of_run])
-    yield Row("bound by", [part.bound[0] if part.bound[1] else "" for part in of_run])
+            yield TableRow(f"  {name}", [share(part, part.ceilings.bounds[name]) for part in of_run])
+    yield TableRow("bound by", [part.bound[0] if part.bound[1] else "" for part in of_run])
 
 
-def document(runs: Mapping[str, tuple[Report, list[Part]]]) -> dict[str, Any]:
+def document(runs: Mapping[str, tuple[Report, list[RooflinePart]]]) -> dict[str, Any]:
     """All runs by their names, as `--json` has them."""
     return {
         "schema": 1,
@@ -166,5 +168,5 @@ def _time(seconds: float) -> str:
     return f"{1e3 * seconds:,.3f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:,.3f} us"
 
 
-def _intensity(part: Part, nbytes: int) -> str:
+def _intensity(part: RooflinePart, nbytes: int) -> str:
     return f"{part.ceilings.operations / nbytes:.3g}" if nbytes else ""

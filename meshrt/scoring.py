@@ -20,7 +20,7 @@ from meshrt.errors import UsageError
 from meshrt.mesh import tiles
 from meshrt.mesh.audit import Audit
 from meshrt.mesh.block import Block
-from meshrt.mesh.memory import Memory
+from meshrt.mesh.memory import CoreMemory
 from meshrt.program import Program
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
@@ -34,7 +34,7 @@ TOLERANCE = 1e-3  # of max_abs_error in the result, unless --tolerance says othe
 class Referee(Audit):
     """`Audit` of a program that is scored. `lead` are the first two dimensions of what all cores hold."""
 
-    memory: Memory | None = None
+    memory: CoreMemory | None = None
     lead: tuple[int, int] = (1, 1)
     gathered: bool = False
     module: str = ""  # whose classes are the program's own
@@ -43,7 +43,7 @@ class Referee(Audit):
         self.look()
         super().sends(arrivals)
 
-    def makes(self, memory: Memory, name: str, numbers: np.ndarray) -> np.ndarray:
+    def makes(self, memory: CoreMemory, name: str, numbers: np.ndarray) -> np.ndarray:
         self.look()
         return super().makes(memory, name, numbers)
 

@@ -13,7 +13,7 @@ from meshrt.models.errors import ModelError
 from meshrt.models.family import family_of
 from meshrt.models.files import find_file, read_object
 from meshrt.models.matrix import factor_names
-from meshrt.models.tensors import Tensor, numpy_dtype, read_header
+from meshrt.models.tensors import StoredTensor, numpy_dtype, read_header
 from meshrt.models.together import named
 from meshrt.records import dataclass
 
@@ -31,10 +31,10 @@ class Checkpoint:
     """
 
     folder: Path
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, StoredTensor]
     rebuilt: Mapping[str, Callable[..., NDArray[Any]]] = field(default_factory=dict)
 
-    def find(self, name: str) -> Tensor:
+    def find(self, name: str) -> StoredTensor:
         """Raises ModelError if there is no such tensor or its dtype is none of F32, F16, BF16, or U8 of codes."""
         if name not in self.tensors:
             raise ModelError(f"{self.folder}: the checkpoint has no tensor {name}")
@@ -168,11 +168,11 @@ def check_shapes(checkpoint: Checkpoint, config: Config) -> None:
             )
 
 
-def _read_shards(folder: Path, index: Path) -> dict[str, Tensor]:
+def _read_shards(folder: Path, index: Path) -> dict[str, StoredTensor]:
     weight_map = read_object(index).get("weight_map")
     if not isinstance(weight_map, dict):
         raise ModelError(f"{index}: has no 'weight_map' object")
-    shards: dict[str, dict[str, Tensor]] = {}
+    shards: dict[str, dict[str, StoredTensor]] = {}
     tensors = {}
     for name, shard in weight_map.items():
         # A shard is a file of this folder, so that a checkpoint from elsewhere can read nothing else.

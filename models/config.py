@@ -13,7 +13,7 @@ from typing import Any, Literal
 from meshrt.models.errors import ModelError
 from meshrt.models.files import find_file, read_object
 from meshrt.models.keys import MAX_SIZE, Keys
-from meshrt.models.kinds import ACTIVATIONS, KINDS, Kind
+from meshrt.models.kinds import ACTIVATIONS, KINDS, ModelKind
 from meshrt.models.matrix import Activation, Dense, Layer, Matrix, Mlp, Norm, form_of, read_ranks
 from meshrt.models.moe import MIXTURES, Moe, make_experts, read_moe
 from meshrt.models.positions import Rope, read_ropes, read_windows
@@ -69,7 +69,7 @@ class Config:
     head: Quantized | None = None
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ModelKind:
         return KINDS[self.model_type]
 
     @property
@@ -252,7 +252,7 @@ def read_config(folder: str | Path, quantized: bool = False) -> Config:
     return config
 
 
-def _refuse_unsupported(read: Keys, name: str, kind: Kind) -> None:
+def _refuse_unsupported(read: Keys, name: str, kind: ModelKind) -> None:
     """Everything that would silently give other numbers."""
     for key, value in kind.only.items():
         if read.data.get(key) not in (None, value):

@@ -32,7 +32,7 @@ class Names:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class ModelKind:
     """What config.json does not say.
 
     `keys` are its own names of LLaMA's keys, `defaults` what counts where a key is not there, and `only` has keys that
@@ -98,33 +98,33 @@ _GPT2 = Names(
 
 _CAUSAL = {"use_bidirectional_attention": False}
 
-KINDS: Mapping[str, Kind] = {
-    "llama": Kind(biases="switched"),
-    "mistral": Kind(windows="all", defaults={"sliding_window": 4096}),
-    "qwen2": Kind(biases="qkv", windows="late"),
-    "qwen3": Kind(biases="switched", qk_norm="head", windows="late", defaults={"head_dim": 128}),
-    "phi3": Kind(
+KINDS: Mapping[str, ModelKind] = {
+    "llama": ModelKind(biases="switched"),
+    "mistral": ModelKind(windows="all", defaults={"sliding_window": 4096}),
+    "qwen2": ModelKind(biases="qkv", windows="late"),
+    "qwen3": ModelKind(biases="switched", qk_norm="head", windows="late", defaults={"head_dim": 128}),
+    "phi3": ModelKind(
         windows="all",
         together={"self_attn.qkv_proj": _ATTENTION[:3], "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj")},
     ),
-    "gemma": Kind(
+    "gemma": ModelKind(
         biases="switched", norm_shift=1, scaled_embedding=True, keys={"hidden_act": "hidden_activation"},
         defaults={key: value for key, value in _GEMMA.items() if key != "query_pre_attn_scalar"}, only=_CAUSAL,
     ),
-    "gemma2": Kind(
+    "gemma2": ModelKind(
         names=_AFTER, biases="switched", norm_shift=1, scaled_embedding=True, keys={"hidden_act": "hidden_activation"},
         windows="pattern", pattern=2, only=_CAUSAL,
         defaults=_GEMMA | {
             "sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
         },
     ),
-    "gemma3_text": Kind(
+    "gemma3_text": ModelKind(
         names=_AFTER, biases="switched", norm_shift=1, scaled_embedding=True, keys={"hidden_act": "hidden_activation"},
         qk_norm="head", windows="pattern", pattern=6, local_theta=1e4,
         only=_CAUSAL | {"attn_logit_softcapping": None},  # transformers does not look at it
         defaults=_GEMMA | {"sliding_window": 4096, "rope_theta": 1e6},
     ),
-    "opt": Kind(
+    "opt": ModelKind(
         names=_OPT, biases="all", layer_norm=True, position_offset=2,
         keys={"intermediate_size": "ffn_dim", "hidden_act": "activation_function"},
         defaults={"tie_word_embeddings": True, "activation_function": "relu", "rms_norm_eps": 1e-5},
@@ -133,7 +133,7 @@ KINDS: Mapping[str, Kind] = {
             "_remove_final_layer_norm": False,
         },
     ),
-    "gpt2": Kind(
+    "gpt2": ModelKind(
         names=_GPT2, biases="all", layer_norm=True, position_offset=0,
         keys={
             "hidden_size": "n_embd", "intermediate_size": "n_inner", "num_hidden_layers": "n_layer",
@@ -149,10 +149,10 @@ KINDS: Mapping[str, Kind] = {
         turned=True,
     ),
     # Mixtures of experts (models/moe.py).
-    "mixtral": Kind(only={"sliding_window": None}),
-    "deepseek": Kind(biases="switched"),
-    "qwen2_moe": Kind(biases="qkv"),
-    "olmoe": Kind(biases="switched", qk_norm="all", only={"sliding_window": None}),
-    "qwen3_moe": Kind(biases="switched", qk_norm="head"),
+    "mixtral": ModelKind(only={"sliding_window": None}),
+    "deepseek": ModelKind(biases="switched"),
+    "qwen2_moe": ModelKind(biases="qkv"),
+    "olmoe": ModelKind(biases="switched", qk_norm="all", only={"sliding_window": None}),
+    "qwen3_moe": ModelKind(biases="switched", qk_norm="head"),
 }  # fmt: skip
 assert {*MIXTURES} < {*KINDS}

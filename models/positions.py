@@ -3,7 +3,7 @@
 from typing import Literal
 
 from meshrt.models.keys import MAX_SIZE, Keys
-from meshrt.models.kinds import Kind
+from meshrt.models.kinds import ModelKind
 from meshrt.records import dataclass
 
 FACTORS = (1e-6, 1e6)  # of the rotary embedding: with these all angles are finite in float32
@@ -22,7 +22,7 @@ class Rope:
     original_max_positions: int = 0
 
 
-def read_ropes(read: Keys, kind: Kind) -> tuple[Rope | None, Rope | None]:
+def read_ropes(read: Keys, kind: ModelKind) -> tuple[Rope | None, Rope | None]:
     """The rotary embedding of a model, and that of its layers with a window where it is another. None where positions
     are learned. Raises ModelError with file and key."""
     if kind.position_offset is not None:
@@ -80,7 +80,7 @@ def _rope_of(rope: Keys, theta: float) -> Rope:
     )
 
 
-def read_windows(read: Keys, kind: Kind, layers: int) -> tuple[int | None, ...]:
+def read_windows(read: Keys, kind: ModelKind, layers: int) -> tuple[int | None, ...]:
     """Of each layer how many tokens a token sees, itself included; nothing where all layers see all of them.
 
     As transformers has it: `layer_types` wins over what makes them where they are not there. ModelError.

@@ -22,7 +22,7 @@ MAX_AXES = 8
 
 
 @dataclass(frozen=True)
-class Tensor:
+class StoredTensor:
     """Where one tensor lies: `nbytes` from `offset` on, counted from the start of the file.
 
     `turned`: its rows are columns of what lies there, [shape[1], so many columns], from the first of these numbers on.
@@ -51,7 +51,7 @@ class Tensor:
             raise ModelError(f"{self.file}: tensor {self.name} cannot be read: {error}") from error
 
 
-def read_header(file: Path) -> dict[str, Tensor]:
+def read_header(file: Path) -> dict[str, StoredTensor]:
     """Reads and checks the header of one safetensors file. After this, every tensor has bytes of the file to itself."""
     try:
         size = file.stat().st_size
@@ -71,14 +71,14 @@ def read_header(file: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _check_apart(file: Path, tensors: Iterable[Tensor]) -> None:
+def _check_apart(file: Path, tensors: Iterable[StoredTensor]) -> None:
     placed = sorted((tensor for tensor in tensors if tensor.nbytes), key=lambda tensor: tensor.offset)
     for tensor, other in pairwise(placed):
         if other.offset < tensor.offset + tensor.nbytes:
             raise ModelError(f"{file}: tensors {tensor.name} and {other.name} overlap: the header is damaged or forged")
 
 
-def _check_tensor(file: Path, name: str, entry: object, start: int, size: int) -> Tensor:
+def _check_tensor(file: Path, name: str, entry: object, start: int, size: int) -> StoredTensor:
     where = f"{file}: tensor {name}"
     if not isinstance(entry, dict):
         raise ModelError(f"{where}: its header entry is not an object")
@@ -95,7 +95,7 @@ def _check_tensor(file: Path, name: str, entry: object, start: int, size: int) -
     # Of a dtype that is not supported the size is not known; such a tensor is refused when it is asked for.
     if dtype in ITEM_BYTES and math.prod(shape) * ITEM_BYTES[dtype] != end - begin:
         raise ModelError(f"{where}: shape {shape} of {dtype} does not fill the {end - begin} bytes that it is given")
-    return Tensor(file, name, dtype, tuple(shape), start + begin, end - begin)
+    return StoredTensor(file, name, dtype, tuple(shape), start + begin, end - begin)
 
 
 def _sizes(value: object) -> TypeGuard[list[int]]:

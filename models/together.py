@@ -10,10 +10,10 @@ from dataclasses import replace
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
 from meshrt.models.matrix import Matrix
-from meshrt.models.tensors import ITEM_BYTES, Tensor
+from meshrt.models.tensors import ITEM_BYTES, StoredTensor
 
 
-def named(tensors: Mapping[str, Tensor], config: Config) -> dict[str, Tensor]:
+def named(tensors: Mapping[str, StoredTensor], config: Config) -> dict[str, StoredTensor]:
     """The tensors, also by the names that the configuration has for them. ModelError for one of another shape."""
     kind = config.kind
     renamed, first = dict(tensors), kind.names.embedding.partition(".")[0] + "."
@@ -29,7 +29,7 @@ def named(tensors: Mapping[str, Tensor], config: Config) -> dict[str, Tensor]:
     return renamed
 
 
-def _cut(whole: Tensor, parts: Iterable[Matrix], end: str, turned: bool) -> dict[str, Tensor]:
+def _cut(whole: StoredTensor, parts: Iterable[Matrix], end: str, turned: bool) -> dict[str, StoredTensor]:
     """Matrices of one input, or their biases, that lie in one tensor."""
     parts = list(parts)
     inner, total = parts[0].rows, sum(matrix.columns for matrix in parts)

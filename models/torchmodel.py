@@ -69,7 +69,7 @@ class Attention(Projections):
         return self.project(self.shapes.o, y.transpose(1, 2).reshape(b, t, -1))
 
 
-class Mlp(Projections):
+class TorchMlp(Projections):
     """SwiGLU."""
 
     def __init__(self, mlp: shapes.Mlp) -> None:
@@ -81,17 +81,17 @@ class Mlp(Projections):
         return self.project(self.shapes.down, functional.silu(gate) * up)
 
 
-class Experts(Projections):
+class TorchExperts(Projections):
     """What models/experts.py and `experts` of models/reference.py compute."""
 
     def __init__(self, experts: shapes.Experts) -> None:
         super().__init__(experts.routing)
         self.shapes = experts
-        self.experts = nn.ModuleList(map(Mlp, experts.experts))
+        self.experts = nn.ModuleList(map(TorchMlp, experts.experts))
         self.shared = None
         if experts.shared is not None:
             self.shared = experts.shared.down.name.split(".")[-2]
-            self.add_module(self.shared, Mlp(experts.shared))
+            self.add_module(self.shared, TorchMlp(experts.shared))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """y, and how unevenly the experts were taken: 1 where all got the same, their number where one got all.
@@ -117,14 +117,14 @@ class Experts(Projections):
         return y.view_as(x), count * (counts / len(order) * p.mean(0)).sum()
 
 
-class Layer(nn.Module):
+class TorchLayer(nn.Module):
     def __init__(self, config: Config, number: int) -> None:
         super().__init__()
         layer = config.layer(number)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.eps)
         self.self_attn = Attention(config, layer)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.eps)
-        block = Experts(layer.mlp) if isinstance(layer.mlp, shapes.Experts) else Mlp(layer.mlp)
+        block = TorchExperts(layer.mlp) if isinstance(layer.mlp, shapes.Experts) else TorchMlp(layer.mlp)
         self.block = layer.mlp.router.name.split(".")[-2] if isinstance(layer.mlp, shapes.Experts) else "mlp"
         self.add_module(self.block, block)
 
@@ -143,7 +143,7 @@ class Llama(nn.Module):
         assert config.qk_norm is None and config.clip_qkv is None, "norms of queries and keys are not trained"
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Layer(config, number) for number in range(config.layers))
+        self.layers = nn.ModuleList(TorchLayer(config, number) for number in range(config.layers))
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.eps)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)

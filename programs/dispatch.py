@@ -11,7 +11,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.options import AtLeast
-from meshrt.programs.mesh.dispatch import Moves, carry
+from meshrt.programs.mesh.dispatch import PieceMoves, carry
 from meshrt.programs.routing import FORMS, make_routing
 
 MESH = (16, 16)
@@ -44,7 +44,7 @@ def run(
         came = carry(block, dispatch, "y", tiles, moves, room)
     right = expected(moves, tokens, height, room)[own][:, None, :, None]
     wrong = int(block.payload and (came != right).any())
-    to = Moves(moves.to_core, moves.to_place, moves.core, moves.place * top + order_of(chosen) % top)
+    to = PieceMoves(moves.to_core, moves.to_place, moves.core, moves.place * top + order_of(chosen) % top)
     with block.phase("combine"):
         back = carry(block, dispatch, "y", came, to, tokens * top)
     home = np.repeat(tiles, top, axis=2)
@@ -57,7 +57,7 @@ def order_of(chosen: np.ndarray) -> np.ndarray:
     return np.argsort(chosen.ravel(), kind="stable")
 
 
-def places_of(chosen: np.ndarray, experts: int, height: int, tokens: int) -> Moves:
+def places_of(chosen: np.ndarray, experts: int, height: int, tokens: int) -> PieceMoves:
     """Where each token goes, once for each of its experts, int [tokens of all rows, top]: by expert, then by token."""
     order = order_of(chosen)
     token, expert = order // chosen.shape[1], chosen.ravel()[order]
@@ -68,10 +68,10 @@ def places_of(chosen: np.ndarray, experts: int, height: int, tokens: int) -> Mov
     place = np.empty_like(row)
     starts = np.searchsorted(row[by_row], np.arange(height))
     place[by_row] = np.arange(len(row)) - starts[row[by_row]]
-    return Moves(token // tokens, token % tokens, row, place)
+    return PieceMoves(token // tokens, token % tokens, row, place)
 
 
-def expected(moves: Moves, tokens: int, height: int, room: int) -> np.ndarray:
+def expected(moves: PieceMoves, tokens: int, height: int, room: int) -> np.ndarray:
     """The numbers at each place of each row, [H, room]: zero where no token comes."""
     numbers = np.zeros((height, room), np.float32)
     numbers[moves.to_core, moves.to_place] = moves.core * tokens + moves.place

@@ -9,7 +9,7 @@ import numpy as np
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import Block
 from meshrt.options import AtLeast
-from meshrt.programs.mesh.cache import Cache, Policy, append, kv_cache
+from meshrt.programs.mesh.cache import Policy, TokenCache, append, kv_cache
 from meshrt.programs.mesh.climb import balance, refusal
 
 MESH = (8, 8)
@@ -76,7 +76,7 @@ def run(
     }
 
 
-def fill(cache: Cache, goal: int | None) -> dict[str, Any]:
+def fill(cache: TokenCache, goal: int | None) -> dict[str, Any]:
     """Append so many tokens, or without a goal all that fit. LimitError where a core refuses before the goal.
 
     The work of a row in one step of attention is the tokens that it holds, the newest among them: the row with most of
@@ -112,14 +112,14 @@ def fill(cache: Cache, goal: int | None) -> dict[str, Any]:
     }
 
 
-def numbered(cache: Cache, number: int) -> np.ndarray:
+def numbered(cache: TokenCache, number: int) -> np.ndarray:
     """The tile of a token at every core, [bh, bw, *token], that says its number."""
     tile = np.empty(cache.data.shape[3:], cache.data.dtype)
     tile[:, 0], tile[:, 1] = number % DIGIT, number // DIGIT
     return np.broadcast_to(tile, (*cache.block.lead, *tile.shape))
 
 
-def stored(cache: Cache) -> list[int]:
+def stored(cache: TokenCache) -> list[int]:
     """The numbers of the tokens that the rows hold, from north to south, each row from place 0 on: on all ranks.
 
     -1 where not all numbers of a token, at all cores of the row, say the same.

@@ -9,7 +9,7 @@ from meshrt.errors import UsageError
 from meshrt.models.quantize import codes as grids
 from meshrt.models.quantize.codes import Codes
 from meshrt.options import AtLeast, Shown
-from meshrt.programs.arm.inputs import Rows, Source, quantized, span_of
+from meshrt.programs.arm.inputs import Rows, RowSource, quantized, span_of
 from meshrt.programs.arm.kernels import Form, Shift
 from meshrt.programs.arm.linear import product, shares_of
 from meshrt.programs.arm.weights import choose, place
@@ -66,7 +66,7 @@ def run(
     weights = place(soc, how, "weights", n, k, shared, codes)
     source, target, y = soc.buffer("x", 4 * m * k), soc.buffer("codes", m * k), soc.buffer("y", 4 * m * n)
     with soc.phase("quantize", m):
-        inputs = Source(lambda team: (None, None if x is None else x[span_of(team)]), ((source, range(k)),))
+        inputs = RowSource(lambda team: (None, None if x is None else x[span_of(team)]), ((source, range(k)),))
         rows, _ = quantized(soc, inputs, (m, k), shared, how.rows, target, how.form.blocks)
     with soc.phase("linear", m):
         out = product(soc, rows, weights, how, shares_of(soc, rows, weights, how, split), y)

@@ -13,7 +13,7 @@ from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.options import GenerationOptions
 from meshrt.programs.gpu.llama import write
 from meshrt.programs.gpu.options import Batches, GpuOptions, Model
-from meshrt.programs.gpu.request import Limits
+from meshrt.programs.gpu.request import BatchLimits
 from meshrt.programs.gpu.together import times, together
 from meshrt.programs.quantizing import CompensatedOptions
 
@@ -62,7 +62,7 @@ def run(
         steps, served, count, more = text.engine.steps, [text.engine.request], text.layers, text.more
         answers = {**text.report, **times(served[0])}
     else:
-        limits = Limits(batches.max_batch, batches.max_prefill_tokens)
+        limits = BatchLimits(batches.max_batch, batches.max_prefill_tokens)
         steps, served, reports, count, more = together(gpus, options, how, codes, limits)
         answers = {"requests": reports}
     return {

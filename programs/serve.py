@@ -34,7 +34,7 @@ from meshrt.programs.gpu.mixing import mixing_of, told_experts
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
 from meshrt.programs.gpu.options import GpuOptions, Model
 from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
-from meshrt.programs.gpu.request import Limits, Request
+from meshrt.programs.gpu.request import BatchLimits, Request
 from meshrt.programs.gpu.serveoptions import RATES, SPACE, Figures, Load, Service
 from meshrt.programs.gpu.serving import serve
 from meshrt.programs.gpu.traces import read_trace
@@ -74,7 +74,7 @@ def run(
     if service.swap_space is not None and not swaps:
         raise UsageError("--swap-space is for --preemption swap")
     steps.host.limit = SPACE if service.swap_space is None else service.swap_space
-    limits = Limits(service.max_batch, service.max_prefill_tokens, service.chunked_prefill, concurrency, swaps)
+    limits = BatchLimits(service.max_batch, service.max_prefill_tokens, service.chunked_prefill, concurrency, swaps)
     start = 0.0
     if service.num_warmups:
         serve(steps, [anew(queue[0], number=-1 - at, arrival=0.0) for at in range(service.num_warmups)], limits)

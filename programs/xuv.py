@@ -12,7 +12,7 @@ from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.tile import Tile, new_tile
 from meshrt.options import AtLeast
-from meshrt.programs.neuron.blocks import Blocks
+from meshrt.programs.neuron.blocks import BlockSizes
 from meshrt.programs.neuron.dense import BASELINE, dense, sequential
 from meshrt.programs.neuron.fused import FUSED, fused
 from meshrt.programs.neuron.mlp import svd_mlp, up_gate
@@ -80,7 +80,7 @@ def run(
         raise UsageError(f"--transpose tensor is for fused, upgate and mlp; {kernel} transposes in its one way")
     defaults = DEFAULTS.get(kernel, FUSED)
     block_sizes = (block_m, block_k, block_r, block_n)
-    blocks = Blocks(
+    blocks = BlockSizes(
         *(default if size is None else size for size, default in zip(block_sizes, astuple(defaults), strict=True))
     )
     shapes = operand_shapes(kernel, m, k, r, n)
@@ -150,7 +150,13 @@ def place(core: NeuronCore, shapes: dict[str, tuple[int, int]], rows: slice, dty
 
 
 def compute(
-    kernel: str, core: NeuronCore, t: dict[str, Tile], blocks: Blocks, sums: np.dtype[Any], transpose: str, out_t: bool
+    kernel: str,
+    core: NeuronCore,
+    t: dict[str, Tile],
+    blocks: BlockSizes,
+    sums: np.dtype[Any],
+    transpose: str,
+    out_t: bool,
 ) -> Tile:
     """Run a kernel on its operands: the result in HBM."""
     x = t["x"]

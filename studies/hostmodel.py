@@ -21,7 +21,7 @@ ITEM, HEADER = 4, 24  # bytes of a number, and of a packet's header in a message
 
 
 @dataclass(frozen=True)
-class Size:
+class GemmSize:
     """side x side cores, tiles of tile x tile numbers, so many steps, on so many ranks."""
 
     side: int
@@ -35,22 +35,24 @@ class Size:
 
 
 FITTED = (
-    Size(8, 2, 5000, 1), Size(8, 16, 20000, 1), Size(8, 2, 5000, 2), Size(8, 8, 5000, 4), Size(8, 16, 2000, 8),
-    Size(32, 8, 3000, 1), Size(32, 2, 4000, 2), Size(32, 32, 1000, 2), Size(32, 2, 2000, 4), Size(32, 16, 1000, 8),
-    Size(128, 2, 500, 1), Size(128, 16, 200, 1), Size(128, 8, 400, 2), Size(128, 2, 500, 4), Size(128, 8, 200, 8),
-    Size(360, 3, 100, 1), Size(360, 2, 3, 2), Size(360, 8, 30, 2), Size(360, 3, 60, 4), Size(600, 2, 2, 1),
+    GemmSize(8, 2, 5000, 1), GemmSize(8, 16, 20000, 1), GemmSize(8, 2, 5000, 2), GemmSize(8, 8, 5000, 4),
+    GemmSize(8, 16, 2000, 8), GemmSize(32, 8, 3000, 1), GemmSize(32, 2, 4000, 2), GemmSize(32, 32, 1000, 2),
+    GemmSize(32, 2, 2000, 4), GemmSize(32, 16, 1000, 8), GemmSize(128, 2, 500, 1), GemmSize(128, 16, 200, 1),
+    GemmSize(128, 8, 400, 2), GemmSize(128, 2, 500, 4), GemmSize(128, 8, 200, 8), GemmSize(360, 3, 100, 1),
+    GemmSize(360, 2, 3, 2), GemmSize(360, 8, 30, 2), GemmSize(360, 3, 60, 4), GemmSize(600, 2, 2, 1),
 )  # fmt: skip
 HELD = (
-    Size(16, 4, 5000, 1), Size(16, 8, 4000, 4), Size(64, 3, 1000, 2), Size(64, 16, 500, 4), Size(64, 4, 800, 8),
-    Size(240, 4, 100, 1), Size(240, 3, 100, 8), Size(512, 3, 40, 2), Size(720, 3, 24, 4),
+    GemmSize(16, 4, 5000, 1), GemmSize(16, 8, 4000, 4), GemmSize(64, 3, 1000, 2), GemmSize(64, 16, 500, 4),
+    GemmSize(64, 4, 800, 8), GemmSize(240, 4, 100, 1), GemmSize(240, 3, 100, 8), GemmSize(512, 3, 40, 2),
+    GemmSize(720, 3, 24, 4),
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Run:
+class TimedRun:
     """A job: what its report counted, and the processor seconds of all its processes, from start to end."""
 
-    size: Size
+    size: GemmSize
     cpu_seconds: float
     messages: int  # between ranks
     message_bytes: int
@@ -60,7 +62,7 @@ class Run:
 
 
 # What has a price: a job, each of its ranks, cores and a rank's steps, and what is counted.
-TERMS: dict[str, Callable[[Run], float]] = {
+TERMS: dict[str, Callable[[TimedRun], float]] = {
     "job": lambda run: 1,
     "rank": lambda run: run.size.ranks,
     "core": lambda run: run.size.side**2,
@@ -75,33 +77,35 @@ Prices = dict[str, float]  # seconds, by term
 
 
 @dataclass(frozen=True)
-class Model:
+class HostModel:
     """Prices, and the runs that they were found on and tried on."""
 
     prices: Prices
-    fitted: tuple[Run, ...]
-    held: tuple[Run, ...]
+    fitted: tuple[TimedRun, ...]
+    held: tuple[TimedRun, ...]
 
 
 def measure(
-    timed: Callable[[int, tuple[str, ...]], Timing], fitted: Sequence[Size] = FITTED, held: Sequence[Size] = HELD
-) -> Model:
+    timed: Callable[[int, tuple[str, ...]], Timing],
+    fitted: Sequence[GemmSize] = FITTED,
+    held: Sequence[GemmSize] = HELD,
+) -> HostModel:
     """Run all sizes, find prices on the first ones."""
     fit_runs, tried = (tuple(_run(timed, size) for size in sizes) for sizes in (fitted, held))
-    return Model(fit(fit_runs), fit_runs, tried)
+    return HostModel(fit(fit_runs), fit_runs, tried)
 
 
-def _run(timed: Callable[[int, tuple[str, ...]], Timing], size: Size) -> Run:
+def _run(timed: Callable[[int, tuple[str, ...]], Timing], size: GemmSize) -> TimedRun:
     words = ("run", "shift", "--axis", "both", "--multiply", "--mesh", f"{size.side}x{size.side}", *ROOM)
     timing = timed(size.ranks, (*words, "--tile", str(size.tile), "--steps", str(size.steps)))
     host, counted = timing.report["host"], timing.report["measured"]
-    return Run(
+    return TimedRun(
         size, timing.cpu_seconds, host["messages"], host["bytes"], counted["messages"], counted["ramp_bytes"]["total"],
         counted["macs"],
     )  # fmt: skip
 
 
-def fit(runs: Sequence[Run]) -> Prices:
+def fit(runs: Sequence[TimedRun]) -> Prices:
     """The prices for which the squares of relative errors are least, none of them negative: what would be is 0."""
     used = list(TERMS)
     while True:
@@ -114,7 +118,7 @@ def fit(runs: Sequence[Run]) -> Prices:
         del used[int(np.argmin(prices * scale))]
 
 
-def told(prices: Prices, run: Run) -> float:
+def told(prices: Prices, run: TimedRun) -> float:
     """Processor seconds by the model."""
     return sum(prices[name] * count(run) for name, count in TERMS.items())
 
@@ -139,7 +143,7 @@ class Projection:
     share: float
 
 
-def projected(prices: Prices, size: Size, nodes: int, network: Network) -> Projection:
+def projected(prices: Prices, size: GemmSize, nodes: int, network: Network) -> Projection:
     """The slowest rank of a job whose blocks are squares: it has all four neighbours, and a message to each a step.
 
     On one node messages cost what they cost here. The launcher's own time over many nodes is not in it.
@@ -160,15 +164,15 @@ def projected(prices: Prices, size: Size, nodes: int, network: Network) -> Proje
     return Projection(nodes, ranks, seconds, alone, messages / seconds)
 
 
-WAFER = Size(720, 3, 720, 1)
+WAFER = GemmSize(720, 3, 720, 1)
 WORKS = {
     "two tiles a core round a wafer, 720 x 720 cores, 720 steps": WAFER,
-    "100 wafers as one mesh, 7,200 x 7,200 cores, 720 steps": Size(7200, 3, 720, 1),
+    "100 wafers as one mesh, 7,200 x 7,200 cores, 720 steps": GemmSize(7200, 3, 720, 1),
 }
 NODES = (1, 10, 100, 1000)
 
 
-def as_json(model: Model, network: Network, nodes: Sequence[int] = NODES) -> dict[str, Any]:
+def as_json(model: HostModel, network: Network, nodes: Sequence[int] = NODES) -> dict[str, Any]:
     """Prices, runs with what the model says of them, and what nodes would bring."""
     runs = [
         {**asdict(run), "held_back": run in model.held, "model_seconds": told(model.prices, run)}
@@ -178,11 +182,11 @@ def as_json(model: Model, network: Network, nodes: Sequence[int] = NODES) -> dic
     return {"schema": 1, "prices": model.prices, "runs": runs, "network": asdict(network), "projected": work}
 
 
-def print_model(model: Model, network: Network, form: str = "table", nodes: Sequence[int] = NODES) -> None:
+def print_model(model: HostModel, network: Network, form: str = "table", nodes: Sequence[int] = NODES) -> None:
     put(said(model, network, nodes), form)
 
 
-def said(model: Model, network: Network, nodes: Sequence[int] = NODES) -> Iterator[str | Grid]:
+def said(model: HostModel, network: Network, nodes: Sequence[int] = NODES) -> Iterator[str | Grid]:
     """Prices, sizes that were held back, and projections."""
     yield "Processor seconds by the model: a price for each"
     yield Grid(("of a", "seconds"), [(name, Cell(price, f"{price:.3g}")) for name, price in model.prices.items()])

@@ -7,7 +7,7 @@ from typing import Any
 from meshrt.studies.bare import BROADCAST, DUPLICATE, GATHER, RECEIVE, SEND, SUM, WAIT
 
 
-class Recorded:
+class RecordedComm:
     """A communicator that notes in `events` (bare.py) what goes over it, and over those that are made of it."""
 
     def __init__(self, comm: Any, events: "array[int]", counts: list[int] | None = None, number: int = 0) -> None:
@@ -17,35 +17,35 @@ class Recorded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.comm, name)
 
-    def Dup(self) -> "Recorded":
+    def Dup(self) -> "RecordedComm":
         self.events.extend((DUPLICATE, self.number, 0, 0, 0))
         number = self.counts[1]
         self.counts[1] += 1
-        return Recorded(self.comm.Dup(), self.events, self.counts, number)
+        return RecordedComm(self.comm.Dup(), self.events, self.counts, number)
 
-    def Isend(self, buffer: Any, dest: int, tag: int = 0) -> "Posted":
+    def Isend(self, buffer: Any, dest: int, tag: int = 0) -> "NotedRequest":
         return self._posted(SEND, buffer, self.comm.Isend(buffer, dest, tag), dest, tag)
 
-    def Irecv(self, buffer: Any, source: int, tag: int = 0) -> "Posted":
+    def Irecv(self, buffer: Any, source: int, tag: int = 0) -> "NotedRequest":
         return self._posted(RECEIVE, buffer, self.comm.Irecv(buffer, source, tag), source, tag)
 
-    def Ibcast(self, buffer: Any) -> "Posted":
+    def Ibcast(self, buffer: Any) -> "NotedRequest":
         return self._posted(BROADCAST, buffer, self.comm.Ibcast(buffer))
 
-    def Igather(self, buffer: Any, gathered: Any) -> "Posted":
+    def Igather(self, buffer: Any, gathered: Any) -> "NotedRequest":
         return self._posted(GATHER, buffer, self.comm.Igather(buffer, gathered))
 
-    def Iallreduce(self, buffer: Any, total: Any, *op: Any) -> "Posted":
+    def Iallreduce(self, buffer: Any, total: Any, *op: Any) -> "NotedRequest":
         return self._posted(SUM, buffer, self.comm.Iallreduce(buffer, total, *op))
 
-    def _posted(self, kind: int, buffer: Any, request: Any, other: int = 0, tag: int = 0) -> "Posted":
+    def _posted(self, kind: int, buffer: Any, request: Any, other: int = 0, tag: int = 0) -> "NotedRequest":
         nbytes = memoryview(buffer[0] if isinstance(buffer, list) else buffer).nbytes
         self.events.extend((kind, self.number, other, nbytes, tag))
         self.counts[0] += 1
-        return Posted(request, self.events, self.counts[0] - 1)
+        return NotedRequest(request, self.events, self.counts[0] - 1)
 
 
-class Posted:
+class NotedRequest:
     """A request that notes when its rank has waited for it."""
 
     def __init__(self, request: Any, events: "array[int]", number: int) -> None:
@@ -73,9 +73,9 @@ class Recorder:
     def __init__(self) -> None:
         self.events, self.rank = array("q"), 0
 
-    def through(self, comm: Any) -> Recorded:
+    def through(self, comm: Any) -> RecordedComm:
         self.rank = comm.rank
-        return Recorded(comm, self.events)
+        return RecordedComm(comm, self.events)
 
     def write(self, folder: str) -> None:
         Path(folder, str(self.rank)).write_bytes(self.events.tobytes())

@@ -69,7 +69,7 @@ i.addEventListener("pointermove",p);i.addEventListener("pointerdown",p)}
 """
 
 
-class Shown(NamedTuple):
+class PageRun(NamedTuple):
     """A run of a page: its report, its maps and its trace if it has any, and how it was started if that is known."""
 
     report: Mapping[str, Any]
@@ -78,7 +78,7 @@ class Shown(NamedTuple):
     command: str | None = None
 
 
-def write_page(runs: Sequence[Shown]) -> str:
+def write_page(runs: Sequence[PageRun]) -> str:
     """The page of some runs."""
     title = " and ".join(f"{run.report['program']} on {run.report['device']['name']}" for run in runs)
     body = "".join(part for run in runs for part in _sections(run))
@@ -90,7 +90,7 @@ def write_page(runs: Sequence[Shown]) -> str:
     )
 
 
-def _sections(run: Shown) -> Iterator[str]:
+def _sections(run: PageRun) -> Iterator[str]:
     report, maps, trace, command = run
     machine = find_machine(report["machine"])
     yield f"<h1>{escape(machine.title(report))}</h1>"

@@ -15,7 +15,7 @@ from meshrt.models.family import read_family
 from meshrt.programs.gpu.batch import Tokens
 from meshrt.programs.gpu.opening import open_model, open_weights
 from meshrt.programs.gpu.request import Request
-from meshrt.programs.gpu.steps import Steps
+from meshrt.programs.gpu.steps import CacheSteps
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
 from meshrt.studies.grid import Cell, Grid, put
@@ -67,7 +67,7 @@ def _saving(model: str, tp: int, batch: int, scheme: str, kv: str) -> Saving:
     return Saving(scheme, kv, 1e3 * times[0], 1e3 * times[1], after - before, peak - before)
 
 
-def _ready(model: str, tp: int, batch: int, scheme: str, kv: str, static: bool) -> tuple[Steps, list[Tokens]]:
+def _ready(model: str, tp: int, batch: int, scheme: str, kv: str, static: bool) -> tuple[CacheSteps, list[Tokens]]:
     """A model with prompts in its cache, and one new token of each."""
     from mpi4py import MPI
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from meshrt.errors import UsageError
 from meshrt.ranks.files import write_file
-from meshrt.roofline import Part
+from meshrt.roofline import RooflinePart
 
 FORMATS = ("png", "svg")
 WIDTH, HEIGHT = 64, 18  # characters
@@ -32,7 +32,7 @@ class Roof:
         return min(self.peak, self.rate * intensity)
 
 
-def roofs(parts: Sequence[Part]) -> list[Roof]:
+def roofs(parts: Sequence[RooflinePart]) -> list[Roof]:
     """Of all levels that have a rate and that bytes crossed. The peak is the largest of the parts'."""
     of_levels = []
     for at, level in enumerate(parts[-1].ceilings.levels):
@@ -47,7 +47,7 @@ def roofs(parts: Sequence[Part]) -> list[Roof]:
     return of_levels
 
 
-def sketch(parts: Sequence[Part]) -> str:
+def sketch(parts: Sequence[RooflinePart]) -> str:
     """A picture in characters: each roof with a digit, each phase with a letter on every level that it has."""
     lines = roofs(parts)
     if not lines:
@@ -89,7 +89,7 @@ def check_plot(path: str) -> str:
     return kind
 
 
-def draw(path: str, runs: Mapping[str, Sequence[Part]]) -> None:
+def draw(path: str, runs: Mapping[str, Sequence[RooflinePart]]) -> None:
     """All runs in one picture file. No display is needed. UsageError."""
     kind = check_plot(path)
     from matplotlib import rc_context

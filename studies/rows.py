@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from meshrt.studies.sweep import Job, Outcome
+from meshrt.studies.sweep import Outcome, RunSpec
 
 GOAL = 1.25  # how far off WaferLLM's own cells may be, either way
 
-Emulate = Callable[[Job], Outcome]
+Emulate = Callable[[RunSpec], Outcome]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Row:
+class PaperRow:
     """One cell of a table. `emulated` is None where nothing was: `note` says why, or how it was emulated.
 
     `derived` marks what follows from another cell's emulated time and is no measurement of its own.
@@ -62,7 +62,7 @@ def off(ratio: float) -> float:
     return max(ratio, 1 / ratio) if ratio > 0 else float("inf")
 
 
-def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def summary(rows: Sequence[PaperRow]) -> list[dict[str, Any]]:
     """For each system, of cells that are no derivations: how many, how many emulated, median and worst ratio."""
     summaries = []
     for system in dict.fromkeys(row.system for row in rows if row.system != "a100"):

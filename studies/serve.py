@@ -15,11 +15,11 @@ from meshrt.models.matrix import Experts
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.grid import Cell, Grid, put
-from meshrt.studies.sweep import Job, sweep
+from meshrt.studies.sweep import RunSpec, sweep
 
 
 @dataclass(frozen=True)
-class Way:
+class ServingWay:
     """A scheme, what its cache holds, whether new tokens are replayed from plans, and how experts are spread."""
 
     scheme: str
@@ -31,27 +31,27 @@ class Way:
 LAYOUTS = ("tensor", "replicated", "alltoall")  # of experts
 # As DeInfer compares: its Base runs kernel by kernel, itself as graphs. A dagger marks its low-rank cache.
 WAYS = {
-    "dense": Way("dense", "dense", True),
-    "base": Way("base", "dense", False),
-    "base, static": Way("base", "dense", True),
-    "deinfer": Way("deinfer", "dense", True),
-    "deinfer, eager": Way("deinfer", "dense", False),
-    "deinfer, lowrank": Way("deinfer", "lowrank", True),
-    "deinfer, lowrank, eager": Way("deinfer", "lowrank", False),
-    "overlapped": Way("overlapped", "dense", True),
-    "overlapped, eager": Way("overlapped", "dense", False),
-    "overlapped, fused": Way("overlapped", "fused", True),
-    "overlapped, fused, eager": Way("overlapped", "fused", False),
-    **{layout: Way("deinfer", "dense", False, layout) for layout in LAYOUTS},
-    **{f"{layout}, static": Way("deinfer", "dense", True, layout) for layout in LAYOUTS if layout != "alltoall"},
+    "dense": ServingWay("dense", "dense", True),
+    "base": ServingWay("base", "dense", False),
+    "base, static": ServingWay("base", "dense", True),
+    "deinfer": ServingWay("deinfer", "dense", True),
+    "deinfer, eager": ServingWay("deinfer", "dense", False),
+    "deinfer, lowrank": ServingWay("deinfer", "lowrank", True),
+    "deinfer, lowrank, eager": ServingWay("deinfer", "lowrank", False),
+    "overlapped": ServingWay("overlapped", "dense", True),
+    "overlapped, eager": ServingWay("overlapped", "dense", False),
+    "overlapped, fused": ServingWay("overlapped", "fused", True),
+    "overlapped, fused, eager": ServingWay("overlapped", "fused", False),
+    **{layout: ServingWay("deinfer", "dense", False, layout) for layout in LAYOUTS},
+    **{f"{layout}, static": ServingWay("deinfer", "dense", True, layout) for layout in LAYOUTS if layout != "alltoall"},
 }
 DEFAULT = ("dense", "base", "deinfer", "deinfer, lowrank")  # of a model without experts
 
 
-def job(way: Way, tp: int, device: GpuDevice, payload: bool, arguments: Mapping[str, Any]) -> Job:
+def job(way: ServingWay, tp: int, device: GpuDevice, payload: bool, arguments: Mapping[str, Any]) -> RunSpec:
     """The run of a way on `tp` GPUs."""
     own = {"scheme": way.scheme, "kv": way.kv, "experts": way.experts}
-    return Job("serve", (tp, 1), device, {**arguments, **own}, payload, way.static)
+    return RunSpec("serve", (tp, 1), device, {**arguments, **own}, payload, way.static)
 
 
 def default(model: str, ratio: float | None) -> tuple[str, ...]:

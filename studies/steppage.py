@@ -7,8 +7,8 @@ from typing import Any
 from meshrt.studies.traces import (
     TOTAL,
     PathRow,
-    PathStep,
     RunTrace,
+    ShownStep,
     Span,
     by_kind,
     by_phase,
@@ -96,7 +96,7 @@ def _few(kinds: Mapping[str, float]) -> list[tuple[str, float]]:
     return items if len(items) <= 3 else [*items[:2], ("others", sum(spent for _, spent in items[2:]))]
 
 
-def _at(step: PathStep, several: bool) -> str:
+def _at(step: ShownStep, several: bool) -> str:
     return _core(step.more["core"]) + (f" of {step.more['site']}" if several else "")
 
 

@@ -14,7 +14,7 @@ import meshrt
 from meshrt.errors import UsageError
 from meshrt.ranks.console import Console
 from meshrt.ranks.files import check_target, write_file
-from meshrt.studies.sweep import Job, Outcome, sweep
+from meshrt.studies.sweep import Outcome, RunSpec, sweep
 
 PENDING = Outcome(None, "not run")
 SHARE = ".of-rank-"  # in the name of a rank's own file beside the one of all
@@ -23,15 +23,15 @@ Made = TypeVar("Made")
 
 
 @dataclass
-class Store:
+class RunStore:
     """What has been run. `pending` are jobs that somebody wanted to know of and that have not been run yet."""
 
     path: str | None = None
     code: str = ""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    pending: dict[str, Job] = field(default_factory=dict)
+    pending: dict[str, RunSpec] = field(default_factory=dict)
 
-    def emulate(self, job: Job) -> Outcome:
+    def emulate(self, job: RunSpec) -> Outcome:
         """The outcome of a job; PENDING where it has yet to be run."""
         key = key_of(job)
         if key not in self.outcomes:
@@ -83,14 +83,14 @@ class Store:
         write_all(comm, self.path, self.code, {key: asdict(outcome) for key, outcome in self.outcomes.items()})
 
 
-def open_store(path: str | None, paper: str = "", more: Sequence[Path] = ()) -> Store:
+def open_store(path: str | None, paper: str = "", more: Sequence[Path] = ()) -> RunStore:
     """An empty store, or what the file holds of runs by this very code, of which are `more` files as well. UsageError.
 
     The path is that of `file_of`.
     """
     path = file_of(path, paper)
     code = digest(more) if path else ""
-    return Store(path, code, read_runs(path, code, lambda outcome: Outcome(**outcome)))
+    return RunStore(path, code, read_runs(path, code, lambda outcome: Outcome(**outcome)))
 
 
 def file_of(path: str | None, paper: str) -> str | None:
@@ -156,7 +156,7 @@ def user_file(paper: str) -> str | None:
     return str(folder / f"reproduce-{paper}.json") if os.access(folder, os.W_OK) else None
 
 
-def key_of(job: Job) -> str:
+def key_of(job: RunSpec) -> str:
     """Everything that a run depends on but the code."""
     device = {name: value for name, value in asdict(job.device).items() if name != "sources"}
     program = job.program if isinstance(job.program, str) else f"{job.program.__module__}.{job.program.__name__}"

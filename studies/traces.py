@@ -31,7 +31,7 @@ class Span(NamedTuple):
     end: float
 
 
-class PathStep(NamedTuple):
+class ShownStep(NamedTuple):
     """Of the critical path: what its arguments say (`Timelines` in docs/look.md) beside what, and from when to when."""
 
     what: str
@@ -45,14 +45,14 @@ class PathRow(NamedTuple):
 
     begin: float
     end: float
-    steps: Sequence[PathStep]
+    steps: Sequence[ShownStep]
 
 
 @dataclass(frozen=True, eq=False)
 class RunTrace:
     """`tracks` and `phases` by device: a core of the mesh, a NeuronCore, a GPU, a core of an Arm chip."""
 
-    path: list[PathStep] = field(default_factory=list)
+    path: list[ShownStep] = field(default_factory=list)
     tracks: dict[Any, list[Span]] = field(default_factory=dict)
     phases: dict[Any, list[Span]] = field(default_factory=dict)
 
@@ -83,9 +83,9 @@ def _enter(trace: RunTrace, event: Mapping[str, Any]) -> None:
         name = f"{TOTAL} 2" if name == TOTAL else name  # as in the maps
         trace.phases.setdefault(device, []).append(Span(name, begin, begin + spent))
     elif track == "critical path":
-        trace.path.append(PathStep(name, begin, begin + spent, more))
+        trace.path.append(ShownStep(name, begin, begin + spent, more))
     elif track.startswith("core "):
-        trace.tracks.setdefault((device, track), []).extend(reasons(PathStep(name, begin, begin + spent, more)))
+        trace.tracks.setdefault((device, track), []).extend(reasons(ShownStep(name, begin, begin + spent, more)))
     elif not track.startswith("link "):
         kind = name if track in ("work", "kernels") else track
         trace.tracks.setdefault(device, []).append(Span(kind, begin, begin + spent))
@@ -101,7 +101,7 @@ def _events(text: str) -> Iterator[dict[str, Any]]:
             at += 1
 
 
-def reasons(step: PathStep) -> Iterator[Span]:
+def reasons(step: ShownStep) -> Iterator[Span]:
     """What a step is made of, last to first: a wait of the parts that the trace tells, the rest of it without a reason.
 
     A packet may have left before its receiver came to wait for it: what of its way was earlier is left out.
@@ -119,7 +119,7 @@ def reasons(step: PathStep) -> Iterator[Span]:
         yield Span(WAIT, step.begin, end)
 
 
-def rows_of_path(path: Sequence[PathStep], phases: Sequence[Span]) -> list[PathRow]:
+def rows_of_path(path: Sequence[ShownStep], phases: Sequence[Span]) -> list[PathRow]:
     """The longest steps of each phase one by one, and between them the others, added up: together the whole path.
 
     Of more than `ALONE` phases the first have one each.

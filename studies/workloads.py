@@ -22,7 +22,7 @@ Timed = Callable[[int, tuple[str, ...]], Timing]
 
 
 @dataclass(frozen=True)
-class Other:
+class OtherTool:
     """What another tool makes of a piece of work: messages a second by the number of cores."""
 
     tool: str
@@ -31,13 +31,13 @@ class Other:
 
 
 @dataclass(frozen=True)
-class Work:
+class BenchWork:
     """A piece of work. `arguments` are those of `meshrt` for a number of cores."""
 
     name: str
     what: str
     arguments: Callable[[int], tuple[str, ...]]
-    others: tuple[Other, ...] = field(default=())
+    others: tuple[OtherTool, ...] = field(default=())
 
 
 HERE = "measured on a shared 2-core machine"
@@ -62,48 +62,50 @@ def _gemm(cores: int) -> tuple[str, ...]:
 
 SMPI = "SimGrid/SMPI 3.32 and 4.1"
 WORKS = (
-    Work(
+    BenchWork(
         "W1",
         "Cannon's shift along both axes, 400 steps, tiles of 16 KiB",
         _shift("cannon"),
         (
-            Other(SMPI, {64: 59e3, 256: 29e3, 1024: 20e3, 4096: 11e3}, HERE),
-            Other("SimGrid from Python", {64: 6.9e3, 256: 5.1e3, 1024: 4.7e3}, HERE),
-            Other(
+            OtherTool(SMPI, {64: 59e3, 256: 29e3, 1024: 20e3, 4096: 11e3}, HERE),
+            OtherTool("SimGrid from Python", {64: 6.9e3, 256: 5.1e3, 1024: 4.7e3}, HERE),
+            OtherTool(
                 "LogGOPSim, without data or contention",
                 {64: 1.5e6, 1024: 1.15e6, 4096: 0.85e6},
                 f"{CPU}; built with -O3",
             ),
-            Other("a Python loop over the cores", {64: 132e3, 4096: 94e3}, f"{HERE}; copies and counts, no machine"),
-            Other("one MPI rank per core", {64: 32e3}, HERE),
+            OtherTool(
+                "a Python loop over the cores", {64: 132e3, 4096: 94e3}, f"{HERE}; copies and counts, no machine"
+            ),
+            OtherTool("one MPI rank per core", {64: 32e3}, HERE),
         ),
     ),
-    Work(
+    BenchWork(
         "W1 with products",
         "the same with the product of the two tiles at every step",
         _shift("cannon", "--multiply"),
-        (Other(SMPI, {64: 23e3}, HERE),),
+        (OtherTool(SMPI, {64: 23e3}, HERE),),
     ),
-    Work(
+    BenchWork(
         "W2",
         "the interleaved shift, two hops, along both axes, 400 steps, tiles of 16 KiB",
         _shift("interleaved"),
-        (Other(SMPI, {64: 47e3}, f"{HERE}; 82 k hops/s"),),
+        (OtherTool(SMPI, {64: 47e3}, f"{HERE}; 82 k hops/s"),),
     ),
-    Work(
+    BenchWork(
         "W3",
         "ring allreduce of 65,536 floats in every row of 64 cores, 10 times",
         _allreduce,
         (
-            Other(SMPI, {64: 79e3}, HERE),
-            Other("ASTRA-sim 2, without data", {64: 260e3}, f"{HERE}; 4096 ranks unfinished after 240 s, 5.6 GB"),
+            OtherTool(SMPI, {64: 79e3}, HERE),
+            OtherTool("ASTRA-sim 2, without data", {64: 260e3}, f"{HERE}; 4096 ranks unfinished after 240 s, 5.6 GB"),
         ),
     ),
-    Work(
+    BenchWork(
         "W5",
         "MeshGEMM with tiles of 1 KiB, 256 steps: 4 times WaferLLM's own example, 1024^3, on 4096 cores",
         _gemm,
-        (Other(SMPI, {4096: 21e3}, CPU),),
+        (OtherTool(SMPI, {4096: 21e3}, CPU),),
     ),
 )
 
@@ -117,7 +119,7 @@ ELSEWHERE = (  # of other work, in other units
 
 
 @dataclass(frozen=True)
-class Figure:
+class WorkloadFigure:
     """One run: what crossed the mesh, in how many seconds of the host, and the memory of all its ranks."""
 
     work: str
@@ -133,7 +135,7 @@ class Figure:
 
 def measure(
     timed: Timed, only: Sequence[str] = (), cores: Sequence[int] = CORES, ranks: Sequence[int] = RANKS
-) -> list[Figure]:
+) -> list[WorkloadFigure]:
     """Run the works on so many cores and ranks. UsageError."""
     for name in only:
         if name not in [work.name for work in WORKS]:
@@ -150,28 +152,28 @@ def measure(
     return figures
 
 
-def figure(work: Work, timed: Timed, cores: int, ranks: int) -> Figure:
+def figure(work: BenchWork, timed: Timed, cores: int, ranks: int) -> WorkloadFigure:
     """Run one work once."""
     wall, spent, report = timed(ranks, work.arguments(cores))
     host, measured = report["host"], report["measured"]
     seconds = host.get("product_seconds", sum(phase["wall_seconds"] for phase in host["phases"]))
-    return Figure(
+    return WorkloadFigure(
         work.name, cores, ranks, measured["messages"], measured["hops"], seconds, wall, spent,
         host["rss_bytes"],
     )  # fmt: skip
 
 
-def as_json(figures: Sequence[Figure]) -> dict[str, Any]:
+def as_json(figures: Sequence[WorkloadFigure]) -> dict[str, Any]:
     """All figures, ours and the others'."""
     others = [{"work": work.name, **asdict(other)} for work in WORKS for other in work.others]
     return {"schema": 1, "figures": [asdict(figure) for figure in figures], "others": others}
 
 
-def print_figures(figures: Sequence[Figure], form: str = "table") -> None:
+def print_figures(figures: Sequence[WorkloadFigure], form: str = "table") -> None:
     put(said(figures), form)
 
 
-def said(figures: Sequence[Figure]) -> Iterator[str | Grid]:
+def said(figures: Sequence[WorkloadFigure]) -> Iterator[str | Grid]:
     """A table for each work: ours by ranks, the others', and how many times the fastest of them ours are."""
     for work in WORKS:
         of_work = [figure for figure in figures if figure.work == work.name]
@@ -199,7 +201,7 @@ def _rate(value: float) -> Cell:
     return Cell(value, rate(value))
 
 
-LINES: tuple[tuple[str, Callable[[Figure], Cell]], ...] = (
+LINES: tuple[tuple[str, Callable[[WorkloadFigure], Cell]], ...] = (
     ("meshrt, ranks: {}", lambda figure: _rate(figure.messages / figure.seconds)),
     ("  hops a second", lambda figure: _rate(figure.hops / figure.seconds)),
     ("  seconds", lambda figure: Cell(figure.seconds, f"{figure.seconds:.2f}")),
@@ -209,7 +211,7 @@ LINES: tuple[tuple[str, Callable[[Figure], Cell]], ...] = (
 )
 
 
-def over(figures: Sequence[Figure], work: Work, cores: int) -> float:
+def over(figures: Sequence[WorkloadFigure], work: BenchWork, cores: int) -> float:
     """Our slowest rate on so many cores over the others' fastest there, or at the number of cores nearest to it."""
     slowest = min(figure.messages / figure.seconds for figure in figures if figure.cores == cores)
     fastest = max(other.rates[min(other.rates, key=lambda count: abs(count - cores))] for other in work.others)

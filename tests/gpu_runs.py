@@ -14,9 +14,9 @@ from meshrt.programs.gpu.mixing import mixing_of
 from meshrt.programs.gpu.opening import open_model, open_weights
 from meshrt.programs.gpu.options import GpuOptions
 from meshrt.programs.gpu.quantizing import hold_of
-from meshrt.programs.gpu.request import Limits, Request
+from meshrt.programs.gpu.request import BatchLimits, Request
 from meshrt.programs.gpu.serving import serve
-from meshrt.programs.gpu.steps import Steps
+from meshrt.programs.gpu.steps import CacheSteps
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
 from meshrt.report import gather_report
@@ -86,20 +86,20 @@ def logits_of(
     return np.array(found)
 
 
-def _rows(steps: Steps) -> list[np.ndarray]:
+def _rows(steps: CacheSteps) -> list[np.ndarray]:
     rows = steps.logits()
     return [] if rows is None else [*rows]
 
 
 def serve_all(
     gpus: Gpus, model: Path, scheme: str, prompts: list[tuple[int, ...]], new: int, kv: str = "dense",
-    limits: Limits | None = None, arrivals: list[float] | None = None, **options: Any,
-) -> tuple[list[Request], Steps]:  # fmt: skip
+    limits: BatchLimits | None = None, arrivals: list[float] | None = None, **options: Any,
+) -> tuple[list[Request], CacheSteps]:  # fmt: skip
     """Serve these prompts together: the requests with their new tokens."""
     family = read_family(model, quantized=True)
     times = arrivals or [0.0 for _ in prompts]
     requests = [Request(at, ids, new, time) for at, (ids, time) in enumerate(zip(prompts, times, strict=True))]
     checkpoint = open_weights(gpus, model, family)
     steps = open_model(gpus, family, checkpoint, scheme, kv, requests, **{"block_size": 4} | options)
-    serve(steps, requests, limits or Limits())
+    serve(steps, requests, limits or BatchLimits())
     return requests, steps

@@ -24,13 +24,13 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.exchange.convoy import Convoy
 from meshrt.mesh.exchange.marching import MarchingConvoy, MarchingPorter
 from meshrt.mesh.exchange.porter import Porter
-from meshrt.mesh.memory import Memory
+from meshrt.mesh.memory import CoreMemory
 from meshrt.mesh.wires import fabric
-from meshrt.programs.mesh.cache import Cache
+from meshrt.programs.mesh.cache import TokenCache
 from meshrt.programs.mesh.chunks import Chunks
 
 LEAVES = frozenset((int, float, bool, str, bytes, range, NoneType, FunctionType))  # with no array in them
-HOST = (Block, Cache, Chunks)  # not walked: the machine itself, its cache, and maps of the matrices' indices
+HOST = (Block, TokenCache, Chunks)  # not walked: the machine itself, its cache, and maps of the matrices' indices
 # A token leaves from its place in the cache; here it is copied out of rows that hold different numbers of them.
 IN_PLACE = {("_move", "packet"), ("_pass_down", "packet")}
 
@@ -39,7 +39,7 @@ IN_PLACE = {("_move", "packet"), ("_pass_down", "packet")}
 class Watch:
     """The memories of all blocks of a run, and how often it was looked at."""
 
-    memories: list[Memory] = dataclasses.field(default_factory=list)
+    memories: list[CoreMemory] = dataclasses.field(default_factory=list)
     looks: int = 0
     seen: int = 0  # distinct buffers, summed over all looks
 
@@ -88,13 +88,13 @@ def watching() -> Iterator[Watch]:
 
         return looked
 
-    def made(memory: Memory) -> None:
+    def made(memory: CoreMemory) -> None:
         post_init(memory)
         watch.memories.append(memory)
 
-    post_init = Memory.__post_init__
+    post_init = CoreMemory.__post_init__
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Memory, "__post_init__", made)
+        patch.setattr(CoreMemory, "__post_init__", made)
         patch.setattr(fabric, "_start", looked_at(fabric._start))
         patch.setattr(Block, "matmul", looked_at(Block.matmul))
         for one in (Porter, Convoy, MarchingPorter, MarchingConvoy):

@@ -11,7 +11,7 @@ import numpy as np
 from meshrt.arm.cache import CoreCaches, Lru, Pieces
 from meshrt.arm.device import ArmDevice, Cluster
 from meshrt.arm.isa import Array
-from meshrt.arm.kernel import Kernel, Tally, execute
+from meshrt.arm.kernel import KernelTally, MicroKernel, execute
 from meshrt.arm.spill import spills
 from meshrt.errors import LimitError, UsageError
 from meshrt.ranks.trace import Event
@@ -20,7 +20,7 @@ from meshrt.records import dataclass
 Team = Sequence[tuple["ArmCore", Sequence[int]]]  # the hosted cores that have a share of some work, and the units of it
 
 
-class Cost(NamedTuple):
+class StretchCost(NamedTuple):
     """What a stretch of work cost a core: seconds if DRAM were no limit, and what its own caches did not have."""
 
     core: int
@@ -51,7 +51,7 @@ class ArmCore:
     def cluster(self) -> Cluster:
         return self.device.cores[self.index]
 
-    def count(self, kernel: Kernel, tiles: int, steps: int, useful: int) -> None:
+    def count(self, kernel: MicroKernel, tiles: int, steps: int, useful: int) -> None:
         """A micro-kernel on so many micro-tiles. LimitError where it needs more registers than there are.
 
         `useful`: its operations without those of padding.
@@ -69,7 +69,7 @@ class ArmCore:
         if useful:
             self.counts[f"useful {kernel.unit}"] += useful
 
-    def issue(self, tally: Tally, times: int) -> None:
+    def issue(self, tally: KernelTally, times: int) -> None:
         """Count instructions, so many times."""
         for op, needs in tally.extensions:
             if needs not in self.device.isa:
@@ -99,7 +99,7 @@ class ArmCore:
         self.pipes.clear()
         self.caches.begin()
 
-    def end(self) -> Cost:
+    def end(self) -> StretchCost:
         """What has been done since `begin`: as long as its busiest part took; the others work beside it."""
         cluster, caches = self.cluster, self.caches
         written = [*caches.written.items()]
@@ -113,11 +113,11 @@ class ArmCore:
             caches.l2_bytes / cluster.l2_bytes_per_cycle,
             slc_bytes / cluster.slc_bytes_per_cycle,
         )
-        return Cost(self.index, cycles / cluster.hz, caches.misses, written)
+        return StretchCost(self.index, cycles / cluster.hz, caches.misses, written)
 
 
 def run(
-    team: Team, kernel: Kernel, grid: Sequence[int], axis: int, steps: int, streams: Mapping[str, Array],
+    team: Team, kernel: MicroKernel, grid: Sequence[int], axis: int, steps: int, streams: Mapping[str, Array],
     useful: Sequence[int],
 ) -> None:  # fmt: skip
     """A micro-kernel on all micro-tiles of a grid, whose axis of that number is the team's units, one after the other.

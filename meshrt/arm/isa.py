@@ -41,7 +41,7 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class Operation:
+class Opcode:
     """What an instruction is: how it computes, whether it reads its target as well, operations, extension."""
 
     run: Callable[..., Array]
@@ -118,15 +118,15 @@ def _fmla(kind: Any, sign: int = 1) -> Callable[..., Array]:
 
 
 OPERATIONS = {
-    "smmla": Operation(_mmla(np.int8), True, 64, "i8mm"),
-    "usmmla": Operation(_mmla(np.uint8), True, 64, "i8mm"),
-    "sdot": Operation(_dot(np.int8), True, 32, "dotprod"),
-    "usdot": Operation(_dot(np.uint8), True, 32, "i8mm"),
-    "fmla": Operation(_fmla(F32), True, 8),
-    "fmls": Operation(_fmla(F32, -1), True, 8),
-    "fmla_8h": Operation(_fmla(F16), True, 16, "fp16"),
-    **{name: Operation(run, needs="fp16" if name in HALVES else None) for name, run in ALONE.items()},
-    **{name: Operation(run, True) for name, run in ONTO.items()},
+    "smmla": Opcode(_mmla(np.int8), True, 64, "i8mm"),
+    "usmmla": Opcode(_mmla(np.uint8), True, 64, "i8mm"),
+    "sdot": Opcode(_dot(np.int8), True, 32, "dotprod"),
+    "usdot": Opcode(_dot(np.uint8), True, 32, "i8mm"),
+    "fmla": Opcode(_fmla(F32), True, 8),
+    "fmls": Opcode(_fmla(F32, -1), True, 8),
+    "fmla_8h": Opcode(_fmla(F16), True, 16, "fp16"),
+    **{name: Opcode(run, needs="fp16" if name in HALVES else None) for name, run in ALONE.items()},
+    **{name: Opcode(run, True) for name, run in ONTO.items()},
 }  # and ld1, ld1r and st1, which the kernel's streams serve (kernel.py)
 
 

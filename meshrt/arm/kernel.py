@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from meshrt.arm.isa import OPERATIONS, Array, Instruction, Operation
+from meshrt.arm.isa import OPERATIONS, Array, Instruction, Opcode
 from meshrt.records import dataclass
 
 POISON = np.array([0xC0, 0x7F] * 8, np.uint8)  # of a fresh register: NaN in float32 and float16, large in int8
@@ -16,7 +16,7 @@ OTHERS = {*LOADS, "st1", *LOOP}
 
 
 @dataclass(frozen=True)
-class Tally:
+class KernelTally:
     """What a list of instructions comes to, once."""
 
     instructions: Mapping[str, int]
@@ -37,7 +37,7 @@ class Tally:
 
 
 @dataclass(frozen=True, eq=False)
-class Kernel:
+class MicroKernel:
     """What is done for a micro-tile: `before`, then `body` as often as there are steps, then `after`."""
 
     name: str
@@ -73,11 +73,11 @@ class Kernel:
         return frozenset(carried)
 
     @cached_property
-    def tallies(self) -> tuple[Tally, Tally, Tally]:
+    def tallies(self) -> tuple[KernelTally, KernelTally, KernelTally]:
         """Of the three lists; the loop's own instructions are the body's."""
         return _tally(self.before, ()), _tally(self.body, LOOP if self.body else ()), _tally(self.after, ())
 
-    def total(self, steps: int) -> Tally:
+    def total(self, steps: int) -> KernelTally:
         """Of a micro-tile of so many steps."""
         return _total(self, steps)
 
@@ -87,9 +87,9 @@ class Kernel:
         return "\n".join([*map(str, self.before), *loop, *map(str, self.after)])
 
 
-def _tally(lines: Sequence[Instruction], more: Sequence[str]) -> Tally:
+def _tally(lines: Sequence[Instruction], more: Sequence[str]) -> KernelTally:
     operations = [OPERATIONS[line.op] for line in lines if line.op in OPERATIONS]
-    return Tally(
+    return KernelTally(
         Counter([*(line.op for line in lines), *more]),
         sum(len(line.to) for line in lines if line.op in LOADS),
         sum(len(line.of) for line in lines if line.op == "st1"),
@@ -98,12 +98,12 @@ def _tally(lines: Sequence[Instruction], more: Sequence[str]) -> Tally:
 
 
 @lru_cache(4096)
-def _total(kernel: Kernel, steps: int) -> Tally:
+def _total(kernel: MicroKernel, steps: int) -> KernelTally:
     parts = [*zip(kernel.tallies, (1, steps, 1), strict=True)]
     instructions: Counter[str] = Counter()
     for tally, times in parts:
         instructions.update({op: count * times for op, count in tally.instructions.items()})
-    return Tally(
+    return KernelTally(
         instructions,
         sum(tally.loads * times for tally, times in parts),
         sum(tally.stores * times for tally, times in parts),
@@ -111,7 +111,7 @@ def _total(kernel: Kernel, steps: int) -> Tally:
     )
 
 
-def execute(kernel: Kernel, grid: Sequence[int], steps: int, streams: Mapping[str, Array]) -> None:
+def execute(kernel: MicroKernel, grid: Sequence[int], steps: int, streams: Mapping[str, Array]) -> None:
     """Run a kernel for all micro-tiles of a grid. What it stores is in the streams then.
 
     A stream is what a pointer walks over, uint8 [*grid, steps, bytes of a step]; before and after the loop `steps` is
@@ -163,7 +163,7 @@ def _run(
         held[line.to[0]] = result.reshape(*fresh.shape[:-1], 16) if result.ndim == 1 else result
 
 
-def _carry(operation: Operation, line: Instruction, operands: Sequence[Array]) -> Array:
+def _carry(operation: Opcode, line: Instruction, operands: Sequence[Array]) -> Array:
     """A target that is an operand as well, from step to step."""
     own = line.of.index(line.to[0])
     others = [operand for at, operand in enumerate(operands) if at != own]

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from meshrt.arm.device import ArmDevice
-from meshrt.arm.soc import Phase, Soc
+from meshrt.arm.soc import ArmPhase, Soc
 from meshrt.energy import PICO, Counts, Loads, energy_row, with_energy
-from meshrt.kinds import Row, row_of
+from meshrt.kinds import TableRow, row_of
 from meshrt.machine import Measured
 from meshrt.ranks.devicemaps import Stretch, write_device_maps
 from meshrt.units import short, size
@@ -74,7 +74,7 @@ def _loads(counts: Counts, device: ArmDevice) -> Loads:
 
 def gather(soc: Soc) -> Measured | None:
     """All that was measured at rank 0, None at the others. All ranks call it, once, when the program is done."""
-    whole = Phase(None, soc.counted(), soc.system)
+    whole = ArmPhase(None, soc.counted(), soc.system)
     shares = soc.control.gather(
         (
             [whole.cores, *(phase.cores for phase in soc.phases.values())],
@@ -118,12 +118,12 @@ def title(report: dict[str, Any]) -> str:
     )
 
 
-def rows(report: dict[str, Any]) -> Iterator[Row]:
+def rows(report: dict[str, Any]) -> Iterator[TableRow]:
     """The rows of the table: a cell for each phase, and one for the whole run."""
     whole = report["measured"]
     parts = [*report["phases"], whole]
 
-    def row(path: str, show: Callable[[dict[str, Any]], str], limit: str | None = None) -> Row:
+    def row(path: str, show: Callable[[dict[str, Any]], str], limit: str | None = None) -> TableRow:
         return row_of("arm", report, path, [show(part) for part in parts], limit)
 
     if any("tokens" in part for part in parts):

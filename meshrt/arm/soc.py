@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from meshrt.arm.bus import ends
 from meshrt.arm.cache import Lru, SharedCache
-from meshrt.arm.core import ArmCore, Cost, Team
+from meshrt.arm.core import ArmCore, StretchCost, Team
 from meshrt.arm.device import ArmDevice
 from meshrt.arm.memory import Dram
 from meshrt.errors import UsageError
@@ -27,7 +27,7 @@ def sums(of: Mapping[str, float]) -> Sums:
 
 
 @dataclass
-class Phase:
+class ArmPhase:
     """Sums over the stretches of one name: of the hosted cores, and of the system."""
 
     tokens: int | None = None
@@ -54,7 +54,7 @@ class Soc:
     memory: Dram = field(init=False)
     slc: SharedCache = field(init=False)
     system: Sums = field(default_factory=lambda: sums({}))  # the same on every rank
-    phases: dict[str, Phase] = field(default_factory=dict)
+    phases: dict[str, ArmPhase] = field(default_factory=dict)
     flash_free: float = 0.0  # when what is being read from flash is there
     sampled: bool = False  # some layers stood for others
     trace_path: str | None = None  # of a file for what ran when
@@ -131,7 +131,7 @@ class Soc:
         shares: list[Sequence[int]] = [(0,), *(() for _ in range(self.count - 1))]
         return next((part for _, part in self.parallel(shares, lambda team: work(team[0][0]))), None)
 
-    def _advance(self, costs: Sequence[Cost]) -> None:
+    def _advance(self, costs: Sequence[StretchCost]) -> None:
         """Time and DRAM traffic of a stretch, in which these cores took part."""
         if not costs:
             return
@@ -163,7 +163,7 @@ class Soc:
             if core.trace is not None:
                 core.trace.append(Event(track, name, begin, end))
 
-    def _note_stretch(self, costs: Sequence[Cost], done: Sequence[float]) -> None:
+    def _note_stretch(self, costs: Sequence[StretchCost], done: Sequence[float]) -> None:
         """What each hosted core does in a stretch that begins now: computes, then waits for DRAM, then for others."""
         now, last = self.system["seconds"], max(done)
         ended = {cost.core: (cost.seconds, end) for cost, end in zip(costs, done, strict=True)}
@@ -190,9 +190,9 @@ class Soc:
     # ---- counters
 
     @contextmanager
-    def phase(self, name: str, tokens: int | None = None) -> Iterator[Phase]:
+    def phase(self, name: str, tokens: int | None = None) -> Iterator[ArmPhase]:
         """Count what is done inside by name; the same name again adds to it."""
-        phase = self.phases.setdefault(name, Phase())
+        phase = self.phases.setdefault(name, ArmPhase())
         phase.begun = self.counted(), sums(self.system)
         yield phase
         self.note("phases", name, phase.begun[1]["seconds"], self.system["seconds"])

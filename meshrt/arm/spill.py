@@ -3,13 +3,13 @@
 from functools import lru_cache
 
 from meshrt.arm.isa import OPERATIONS, Instruction
-from meshrt.arm.kernel import Kernel
+from meshrt.arm.kernel import MicroKernel
 
 NEVER = 1 << 62
 
 
 @lru_cache(256)
-def spills(kernel: Kernel, steps: int, registers: int) -> tuple[int, int]:
+def spills(kernel: MicroKernel, steps: int, registers: int) -> tuple[int, int]:
     """Registers loaded from the stack, and saved to it, for a micro-tile.
 
     The register that is needed last makes room (Belady), as a compiler would choose, which knows the whole list. What

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from meshrt.arm.cache import Lru
-from meshrt.arm.soc import Phase, Soc, sums
+from meshrt.arm.soc import ArmPhase, Soc, sums
 from meshrt.ranks.snapshot import Snapshot
 
 
@@ -52,7 +52,7 @@ def restore(soc: Soc, snapshot: Snapshot) -> None:
         _refill(core.caches.l1, l1)
         _refill(core.caches.l2, l2)
     for name, (tokens, cores, begun, system, system_begun) in facts["phases"].items():
-        phase = soc.phases.setdefault(str(name), Phase())
+        phase = soc.phases.setdefault(str(name), ArmPhase())
         phase.tokens = None if tokens is None else int(tokens)
         phase.cores = _counts(cores if first else {})
         phase.system = sums(system)

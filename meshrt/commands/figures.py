@@ -54,7 +54,7 @@ def host(form: str) -> None:
 @click.command("workloads")
 @click.option("--only", multiple=True, metavar="NAME", help="W1, W2, ...: only this work; may be given again.")
 @click.option(
-    "--cores", type=shared.Whole(), multiple=True, help="Instead of 64, 256, 1024 and 4096; may be given again."
+    "--cores", type=shared.WholeNumber(), multiple=True, help="Instead of 64, 256, 1024 and 4096; may be given again."
 )
 @click.option("--ranks", type=shared.WholeRange(1), multiple=True, help="Instead of 1 and 2; may be given again.")
 @shared.together(shared.form(), shared.json_to("the figures"))
@@ -74,10 +74,16 @@ def workloads(
 
 @click.command("clock")
 @click.option(
-    "--cores", type=shared.Whole(), multiple=True, help="Lengths of lines, instead of 8 to 512; may be given again."
+    "--cores",
+    type=shared.WholeNumber(),
+    multiple=True,
+    help="Lengths of lines, instead of 8 to 512; may be given again.",
 )
 @click.option(
-    "--words", type=shared.Whole(), multiple=True, help="Sizes of tiles, instead of 1 to 4096; may be given again."
+    "--words",
+    type=shared.WholeNumber(),
+    multiple=True,
+    help="Sizes of tiles, instead of 1 to 4096; may be given again.",
 )
 @shared.together(shared.form(), shared.json_to("the figures"))
 def clock(cores: tuple[int, ...], words: tuple[int, ...], form: str, json_path: str | None) -> None:

@@ -34,7 +34,7 @@ def command(reports: tuple[str, ...], to: str | None) -> None:
     runs = []
     for name in reports:
         report, beside = read_report(name).data, Path(name).with_suffix(".npz")
-        runs.append(page.Shown(report, maps.read_maps(str(beside)) if beside.is_file() else None))
+        runs.append(page.PageRun(report, maps.read_maps(str(beside)) if beside.is_file() else None))
     text = page.write_page(runs)
     write_file("--to", path, lambda stream: stream.write(text.encode()))
     click.echo(path)

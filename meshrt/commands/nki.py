@@ -26,11 +26,11 @@ def check_command(folder: str, only: str | None) -> None:
     """
     from pathlib import Path
 
-    from meshrt.studies.nki.check import Outcome, check, lines
+    from meshrt.studies.nki.check import KernelOutcome, check, lines
 
-    wrong: list[Outcome] = []
+    wrong: list[KernelOutcome] = []
 
-    def watched() -> Iterator[Outcome]:
+    def watched() -> Iterator[KernelOutcome]:
         for outcome in check(Path(folder), only):
             if not outcome.right:
                 wrong.append(outcome)

@@ -30,7 +30,7 @@ UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 )
 @click.option("--bits", type=shared.WholeRange(2, 8), help="Of a weight's code.  [default: 3; w4a8 has 4]")
 @click.option(
-    "--group", "--block", type=shared.Whole("row"), default=64, show_default=True, metavar="N|row",
+    "--group", "--block", type=shared.WholeNumber("row"), default=64, show_default=True, metavar="N|row",
     help="Weights that share a scale: so many neighbours of a row, or all.",
 )  # fmt: skip
 @click.option("--symmetric", is_flag=True, help="rtn, w4a8: no zeros are stored, grids lie around 0.")
@@ -103,7 +103,7 @@ def quantize(
     from meshrt.models.quantize.form import check_group
     from meshrt.models.quantize.policies import needs_text, parse
     from meshrt.models.quantize.shapes import read_shapes
-    from meshrt.models.quantize.sizes import Scheme
+    from meshrt.models.quantize.sizes import CodesForm
     from meshrt.models.quantize.sizes import sizes as sizes_of
     from meshrt.ranks.console import make_console
     from meshrt.ranks.files import check_target
@@ -146,7 +146,7 @@ def quantize(
     folder = find_model(model)
     eight = activations or "row" if method == "w4a8" else None
     bits = bits or (4 if eight else 3)
-    scheme = Scheme(method, bits, group, symmetric, int(compensator_bits or 3) if ranks else 16, eight, head == "8")
+    scheme = CodesForm(method, bits, group, symmetric, int(compensator_bits or 3) if ranks else 16, eight, head == "8")
     most = None if budget is None else _bytes(budget)
     recipe: dict[str, Any] = {"method": method, "bits": bits, "group": group, "symmetric": symmetric}
     recipe |= {"activations": eight, "head": head or "float"} if eight else {}

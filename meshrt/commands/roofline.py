@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from meshrt.report import Report
-    from meshrt.roofline import Part
+    from meshrt.roofline import RooflinePart
     from meshrt.studies.grid import Grid
 
 
@@ -52,7 +52,7 @@ def command(
             check_target(option, path)
     if plot:
         pictures.check_plot(plot)
-    runs: dict[str, tuple[Report, list[Part]]] = {}
+    runs: dict[str, tuple[Report, list[RooflinePart]]] = {}
     for path in reports:
         report = read_report(path)
         runs[path] = report, parts_of(report, path)
@@ -69,7 +69,7 @@ def command(
             part.check(path)
 
 
-def said(runs: dict[str, tuple[Report, list[Part]]], picture: bool) -> Iterator[str | Grid]:
+def said(runs: dict[str, tuple[Report, list[RooflinePart]]], picture: bool) -> Iterator[str | Grid]:
     """A table of each run, and below it the picture if it is asked for."""
     from meshrt.roofline import rows
     from meshrt.studies import roofline as pictures

@@ -61,7 +61,7 @@ class Programs(click.Group):
                 formatter.write_dl(named)
 
 
-class Run(shared.Sectioned):
+class ProgramCommand(shared.Sectioned):
     """A program as a command, which knows the options of other machines from those that there are nowhere."""
 
     machine = ""
@@ -133,7 +133,7 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
         help_text = "The answer alone on standard output; the table on standard error."
         params.append(click.Option(["--text"], is_flag=True, help=help_text))
 
-    @click.command(name, cls=Run, params=params, help=program.help)
+    @click.command(name, cls=ProgramCommand, params=params, help=program.help)
     @shared.together(
         payload("none" if _is_shape(name) else "full"),
         expect,
@@ -269,11 +269,11 @@ def _write_page(path: str, document: dict[str, Any], maps: str | None, trace: st
 
     from meshrt.ranks.files import write_file
     from meshrt.studies.maps import read_maps
-    from meshrt.studies.page import Shown, write_page
+    from meshrt.studies.page import PageRun, write_page
     from meshrt.studies.traces import read_trace
 
     ranks = document["host"].get("ranks", 1)
     command = shlex.join([*(["mpirun", "-n", str(ranks)] if ranks > 1 else []), "meshrt", *sys.argv[1:]])
     kept = None if maps is None else read_maps(maps), None if trace is None else read_trace(trace)
-    text = write_page([Shown(document, *kept, command)])
+    text = write_page([PageRun(document, *kept, command)])
     write_file("--html", path, lambda stream: stream.write(text.encode()))

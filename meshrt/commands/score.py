@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from meshrt.program import Program
 
 
-class Scores(Programs):
+class ScoredPrograms(Programs):
     """`score FILE.py`: the options of a user's own program, as `run` has them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -44,7 +44,7 @@ class Scores(Programs):
         return _command(program, name)
 
 
-@click.group("score", cls=Scores, subcommand_metavar="FILE.py [OPTIONS]")
+@click.group("score", cls=ScoredPrograms, subcommand_metavar="FILE.py [OPTIONS]")
 def command() -> None:
     """Run a program of your own on the mesh and print one line of JSON: its score is the cycles of its critical path.
 

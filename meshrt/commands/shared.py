@@ -45,7 +45,7 @@ class Written:
         return super().convert(number, param, ctx)  # type: ignore[misc]  # a mixin of click's types
 
 
-class Whole(Written, click.types.IntParamType):
+class WholeNumber(Written, click.types.IntParamType):
     """A whole number, or one of some words."""
 
     def __init__(self, *words: str) -> None:
@@ -149,7 +149,7 @@ def option_of(option: Option, *aliases: str) -> click.Option:
         flags = option.flag if option.shown is None else f"{option.flag}/--{option.shown}"
         return click.Option([flags], is_flag=True, default=option.default, help=option.help)
     choice = Name(option.choices) if option.ending is None else NameOrFile(option.choices, option.ending)
-    kind = choice if option.choices else Whole(*option.words) if option.kind is int else option.kind
+    kind = choice if option.choices else WholeNumber(*option.words) if option.kind is int else option.kind
     return click.Option(
         [option.flag, *aliases], type=kind, default=option.default, show_default=option.default is not None,
         help=option.help, metavar=option.shown,

@@ -37,7 +37,7 @@ class Far:
         self.post(self.rank, ("train", self.number, color, by.number, by.sequence, train), train.head)
 
 
-class Block:
+class WaferBlock:
     """What this rank has of the rectangle, and what it has to say to the others."""
 
     def __init__(self, comm: Any, size: tuple[int, int], whole: bool):

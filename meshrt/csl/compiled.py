@@ -18,7 +18,7 @@ from meshrt.csl.errors import NoRoute
 from meshrt.csl.lowered import KIND, KIND_OF, VALUE, Lowered, Missing
 from meshrt.csl.lowering import write
 from meshrt.csl.router import RAMP
-from meshrt.csl.state import COLORS, TASKS, State
+from meshrt.csl.state import COLORS, TASKS, WaferState
 from meshrt.csl.vectors import Dsr
 from meshrt.mesh.wires.core import chosen
 
@@ -28,7 +28,7 @@ except ImportError:
     _machine = None  # type: ignore[assignment]  # it was not built
 
 
-def machine_of(wafer: Any) -> Machine | None:
+def machine_of(wafer: Any) -> CompiledWafer | None:
     """The machine for a wafer, None where Python is to run it. UsageError."""
     if _machine is None or chosen() is None or wafer.random is not None:
         return None
@@ -42,10 +42,10 @@ def machine_of(wafer: Any) -> Machine | None:
             return None
         if "control" in image.kinds.values() or max(image.inputs.values(), default=0) >= COLORS:
             return None
-    return Machine(wafer, images)
+    return CompiledWafer(wafer, images)
 
 
-class Machine:
+class CompiledWafer:
     """A program's functions as the machine has them, and where its wavelets go."""
 
     def __init__(self, wafer: Any, images: list[Any]):
@@ -142,7 +142,7 @@ class Machine:
         state = None
         if not any(core.running or core.pending or any(core.arrived.values()) for core in self.cores):
             with suppress(Missing, KeyError):
-                state = State(self, wafer)
+                state = WaferState(self, wafer)
         if not self._agree(state is not None):
             return False
         assert state is not None

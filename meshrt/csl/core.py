@@ -10,15 +10,15 @@ from meshrt.csl.banks import RULED
 from meshrt.csl.blocks import NEVER
 from meshrt.csl.costs import COSTS
 from meshrt.csl.image import Image
-from meshrt.csl.pending import Pending, advance
+from meshrt.csl.pending import PendingOperation, advance
 from meshrt.csl.tasks import Task, candidates, given
-from meshrt.csl.trains import NO_CHAIN, Chain, Train, available, insert, take, waiting
+from meshrt.csl.trains import NO_CHAIN, CausalChain, Train, available, insert, take, waiting
 from meshrt.csl.vectors import Fab, Fifo, FifoName
 
 SIMPLE = ("i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4")
 
 
-class Core:
+class WaferCore:
     """The names that the functions' Python uses: t, o, dsrs, m_*, x, y, activate, block, unblock."""
 
     m_uint16: Any  # its memory as words; there is one for each of SIMPLE
@@ -42,12 +42,12 @@ class Core:
         self.waited = 0.0  # cycles of `t` in which it had nothing to do
         self.blocked = set(image.blocked)
         self.ready: dict[int, float] = dict.fromkeys(image.active, 0.0)
-        self.causes: dict[int, tuple[float, Chain]] = {}  # task -> what last let it run, and when
+        self.causes: dict[int, tuple[float, CausalChain]] = {}  # task -> what last let it run, and when
         self.arrived: dict[int, deque[Train]] = {}
         # colour, core and colour there -> when there, how many
         self.flying: dict[tuple[int, int, int], deque[tuple[float, int]]] = {}
         self.sent: dict[int, float] = {}  # colour -> until when its queue is busy
-        self.pending: list[Pending] = []
+        self.pending: list[PendingOperation] = []
         self.running: Task | None = None
         self.scheduled = False
         self.open = True  # the host's next command may come
@@ -86,7 +86,7 @@ class Core:
             self.scheduled = True
             self.wafer.at(max(time, self.t), self.run, None)
 
-    def reads(self, pending: Pending, color: int, control: bool = False) -> bool:
+    def reads(self, pending: PendingOperation, color: int, control: bool = False) -> bool:
         return any(
             isinstance(source, Fab)
             and self.input_color(source) == color
@@ -150,7 +150,7 @@ class Core:
         if waited.over:
             self.wafer.at(waited.time, self.resume, waited)
 
-    def resume(self, time: float, pending: Pending) -> None:
+    def resume(self, time: float, pending: PendingOperation) -> None:
         task = self.running
         if task is None or task.waits is not pending:
             return
@@ -158,7 +158,7 @@ class Core:
         task.waits = None
         self.go(task)
 
-    def take_over(self, pending: Pending) -> None:
+    def take_over(self, pending: PendingOperation) -> None:
         """The core has waited for an operation."""
         if pending.time > self.t:
             self.waited += max(0.0, pending.time - self.t - pending.moves)
@@ -166,13 +166,13 @@ class Core:
 
     # Operations
 
-    def advance(self, pending: Pending) -> None:
+    def advance(self, pending: PendingOperation) -> None:
         while not pending.over and advance(self, pending):
             pass
         if not pending.over:
             self.meet_control(pending)
 
-    def meet_control(self, pending: Pending) -> None:
+    def meet_control(self, pending: PendingOperation) -> None:
         """A control wavelet ends an operation that says so."""
         for source in pending.sources:
             if isinstance(source, Fab) and source.on_control is not None:
@@ -198,7 +198,7 @@ class Core:
                 moved = moved or pending.done != before
         self.wake(time)
 
-    def finish(self, pending: Pending) -> None:
+    def finish(self, pending: PendingOperation) -> None:
         pending.over = True
         self.pending.remove(pending)
         options = pending.options
@@ -208,10 +208,10 @@ class Core:
         if pending.then is not None:
             self.wafer.at(pending.time, self.follow, pending)
 
-    def follow(self, time: float, pending: Pending) -> None:
+    def follow(self, time: float, pending: PendingOperation) -> None:
         pending.then(time, pending.chain)
 
-    def effect(self, time: float, marks: tuple[int | None, int | None, Chain]) -> None:
+    def effect(self, time: float, marks: tuple[int | None, int | None, CausalChain]) -> None:
         activate, unblock, chain = marks
         if activate is not None and activate not in self.ready:
             self.ready[activate] = time
@@ -242,7 +242,7 @@ class Core:
         """Data that have come, or are on their way, before a control wavelet."""
         return available(self.arrived.get(color, ()))
 
-    def take(self, color: int, count: int) -> tuple[Any, float, float, Chain, Chain]:
+    def take(self, color: int, count: int) -> tuple[Any, float, float, CausalChain, CausalChain]:
         """The next wavelets: raw, when the first and the last of them are there, and what these come from."""
         self.taken += count
         return take(self.arrived[color], count)
@@ -269,7 +269,7 @@ class Core:
             trains.popleft()
         return sum(count for _, count in trains)
 
-    def deliver(self, color: int, train: Train, by: Core | None = None) -> None:
+    def deliver(self, color: int, train: Train, by: WaferCore | None = None) -> None:
         self.wafer.at(train.head, self.come, (color, train), by)
 
     def come(self, time: float, arrival: tuple[int, Train]) -> None:
@@ -280,7 +280,7 @@ class Core:
 
     # FIFOs
 
-    def push(self, name: FifoName, data: Any, time: float, chain: Chain) -> None:
+    def push(self, name: FifoName, data: Any, time: float, chain: CausalChain) -> None:
         fifo = self.fifos[name.index]
         fifo.push(data, time, chain)
         if fifo.activate_push is not None and fifo.was_empty:
@@ -288,7 +288,7 @@ class Core:
         fifo.was_empty = False
         self.wafer.at(time, self.poll, None)
 
-    def pop(self, name: FifoName, count: int, time: float) -> tuple[Any, float, Chain]:
+    def pop(self, name: FifoName, count: int, time: float) -> tuple[Any, float, CausalChain]:
         fifo = self.fifos[name.index]
         data, final, chain = fifo.pop(count, time)
         if fifo.activate_pop is not None and fifo.was_full:

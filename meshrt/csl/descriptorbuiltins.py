@@ -13,7 +13,7 @@ from meshrt.csl.places import address, load
 from meshrt.csl.scope import Scope
 from meshrt.csl.tilebuiltins import task_number
 from meshrt.csl.types import DSRS, STRUCT, TYPES, VOID, Array, Pointer, dtype, is_dsd, is_pointer, nbytes
-from meshrt.csl.values import Memory, Val
+from meshrt.csl.values import MemoryAddress, Val
 from meshrt.csl.vectors import Dsr, Fab, Mem, increment, set_base, set_length, set_stride
 
 
@@ -168,7 +168,7 @@ def _tensor(node: n.Access, scope: Scope) -> Any:
         to = array.type.to
         kind = to if isinstance(to, Array) else Array((0,), to)
         base = Val(TYPES["comptime_int"], array.value, array.code)
-    elif isinstance(array.type, Array) and isinstance(array.spot, Memory):
+    elif isinstance(array.type, Array) and isinstance(array.spot, MemoryAddress):
         kind = array.type
         address = array.spot.address
         base = (
@@ -228,7 +228,7 @@ def _changed(change: Any, name: str, nargs: int) -> Any:
     def builtin(node: n.Builtin, scope: Scope) -> Val:
         dsd = expression(node.arguments[0], scope)
         by = expression(node.arguments[1], scope)
-        if isinstance(by.type, Array) and isinstance(by.spot, Memory):  # an array stands for where it lies
+        if isinstance(by.type, Array) and isinstance(by.spot, MemoryAddress):  # an array stands for where it lies
             by = address(by, scope, node.line)
         extra: tuple[int, ...] = ()
         if nargs == 3:

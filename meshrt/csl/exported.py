@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshrt.csl.types import Array, Pointer
-from meshrt.csl.values import FunctionRef, Memory
+from meshrt.csl.values import FunctionRef, MemoryAddress
 
 
 def variable(core: Any, name: str) -> tuple[int, int, Any] | None:
@@ -14,7 +14,11 @@ def variable(core: Any, name: str) -> tuple[int, int, Any] | None:
     if value is None or isinstance(value.value, FunctionRef):
         return None
     if isinstance(value.type, Pointer):
-        at = int(core.m_uint16[int(value.spot.address) // 2]) if isinstance(value.spot, Memory) else int(value.value)
+        at = (
+            int(core.m_uint16[int(value.spot.address) // 2])
+            if isinstance(value.spot, MemoryAddress)
+            else int(value.value)
+        )
         kind = value.type.to.element if isinstance(value.type.to, Array) else value.type.to
     else:
         at, kind = int(value.spot.address), value.type.element if isinstance(value.type, Array) else value.type

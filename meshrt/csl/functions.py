@@ -17,7 +17,7 @@ from meshrt.csl.places import store
 from meshrt.csl.scope import Scope, Writer
 from meshrt.csl.statements import Returned, statement
 from meshrt.csl.types import BOOL, FLOAT, INT, NUMBERS, STRING, STRUCT, TYPE, TYPES, VOID, Callable, nbytes
-from meshrt.csl.values import FunctionRef, Memory, Val
+from meshrt.csl.values import FunctionRef, MemoryAddress, Val
 
 BEFORE = (TYPE, STRUCT, STRING, INT, FLOAT)  # of values that live before the run only
 
@@ -94,7 +94,7 @@ def function(ref: FunctionRef, image: Any, before: list[tuple[str, Any]]) -> str
         arguments.append(argument)
         given = Val(kind, code=argument)
         if name in writer.taken and nbytes(kind):
-            spot = Val(kind, spot=Memory(image.allocate(nbytes(kind), name, scope.at(node.line))))
+            spot = Val(kind, spot=MemoryAddress(image.allocate(nbytes(kind), name, scope.at(node.line))))
             store(spot, given, scope, node.line)
             scope.names[name] = spot
         else:

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.csl.core import Core
+from meshrt.csl.core import WaferCore
 from meshrt.csl.errors import CslError, Deadlock, MemoryLimit
-from meshrt.csl.program import Program, build
+from meshrt.csl.program import CslProgram, build
 from meshrt.csl.stuck import why
 from meshrt.csl.trains import Train
 from meshrt.csl.types import Array, Pointer, dtype, nbytes
-from meshrt.csl.values import Memory
+from meshrt.csl.values import MemoryAddress
 from meshrt.csl.wafer import Wafer
 
 
@@ -34,7 +34,7 @@ class Stream:
 class Host:
     """A program with its wafer."""
 
-    def __init__(self, program: Program, seed: int | None = None):
+    def __init__(self, program: CslProgram, seed: int | None = None):
         self.program = program
         self.wafer = Wafer(program, seed)
         self.names: dict[str, int] = {}
@@ -62,14 +62,14 @@ class Host:
         """A variable that a core exports, whole. CslError."""
         core = self.wafer.cores.get((x, y))
         exported = None if core is None else core.image.exports.get(name)
-        if core is None or exported is None or not isinstance(exported.spot, Memory):
+        if core is None or exported is None or not isinstance(exported.spot, MemoryAddress):
             raise CslError(f"core ({x}, {y}) exports no variable {name!r}")
         at = int(exported.spot.address)
         raw = core.memory[at : at + nbytes(exported.type)]
         of = exported.type.element if isinstance(exported.type, Array) else exported.type
         return raw.view(dtype(of) if as_type is None else np.dtype(as_type)).copy()
 
-    def _cells(self, x: int, y: int, width: int, height: int) -> list[Core]:
+    def _cells(self, x: int, y: int, width: int, height: int) -> list[WaferCore]:
         cells = []
         for row in range(y, y + height):
             for column in range(x, x + width):
@@ -79,7 +79,7 @@ class Host:
                 cells.append(core)
         return cells
 
-    def _address(self, core: Core, name: str, count: int, size: int) -> int:
+    def _address(self, core: WaferCore, name: str, count: int, size: int) -> int:
         exported = core.image.exports.get(name)
         if exported is None:
             raise CslError(f"core ({core.x}, {core.y}) exports no {name!r}, which the host copies")

@@ -13,7 +13,7 @@ from meshrt.csl.expressions import place, truth
 from meshrt.csl.places import load
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import TYPES, Array, dtype, is_number, nbytes
-from meshrt.csl.values import Memory, Val
+from meshrt.csl.values import MemoryAddress, Val
 
 RANGE = TYPES["range"]
 
@@ -79,11 +79,11 @@ def _for(node: n.For, scope: Scope) -> None:
     inner = scope.child()
     writer.depth += 1
     scope.spend(COSTS.branch + COSTS.arithmetic)
-    if over.value is not None and not isinstance(over.spot, Memory):
+    if over.value is not None and not isinstance(over.spot, MemoryAddress):
         item = Val(element, code=f"{scope.image.constant(over.value)}[{position}]")
     else:
         address = f"{over.spot.address} + int({position}) * {nbytes(element)}"
-        item = load(Val(element, spot=Memory(address)), scope)
+        item = load(Val(element, spot=MemoryAddress(address)), scope)
     name = writer.name(node.names[0])
     writer.charge()
     writer.line(f"{name} = {code(item, scope)}")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.csl.image import Image
-from meshrt.csl.operations import Operation, Options
+from meshrt.csl.operations import Options, VectorOperation
 from meshrt.csl.vectors import Dsr, Fab, Mem
 
 KINDS = ("word", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "f32", "i8", "u8", "nothing", "vector", "register")
@@ -57,7 +57,7 @@ class Lowered:
     def option(self, options: Options) -> int:
         return self._once(self.options, option_row(options))
 
-    def operation(self, of: Operation) -> int:
+    def operation(self, of: VectorOperation) -> int:
         if of.name in ("fh2s", "fs2h"):
             opcode = 15 if of.name == "fh2s" else 16
         else:

@@ -33,11 +33,11 @@ def write(lowered: Lowered) -> None:
     """All functions that were asked for, and what those ask for."""
     while lowered.unwritten:
         image, name, at = lowered.unwritten.pop()
-        lowered.functions[at] = Function(lowered, image).write(image.sources[name])
+        lowered.functions[at] = LoweredFunction(lowered, image).write(image.sources[name])
 
 
 @dataclass
-class Function:
+class LoweredFunction:
     """One function that is being written."""
 
     into: Lowered

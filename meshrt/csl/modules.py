@@ -12,7 +12,7 @@ from meshrt.csl.expressions import expression, known, type_of_node
 from meshrt.csl.image import WORD
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import BOOL, FLOAT, INT, STRUCT, Array, Callable, dtype, is_number, nbytes
-from meshrt.csl.values import Cell, FunctionRef, Memory, Module, Slot, Val
+from meshrt.csl.values import FunctionRef, MemoryAddress, Module, Slot, StaticVariable, Val
 
 FUNCTION = Callable((), None)  # the type of a function by its name; the signature is looked at where it is called
 
@@ -56,8 +56,13 @@ def _declare(node: n.Declaration, scope: Scope) -> Val:
     if node.kind == "const":
         if value is None or (value.value is None and value.spot is not None and not isinstance(kind, Array)):
             raise scope.wrong(node.line, f"{node.name} is const and has no value that is known before the run")
-        if isinstance(kind, Array) and nbytes(kind) and module.image is not None and not isinstance(value.spot, Memory):
-            return Val(kind, value.value, spot=Memory(_place(node, kind, value.value, scope)))
+        if (
+            isinstance(kind, Array)
+            and nbytes(kind)
+            and module.image is not None
+            and not isinstance(value.spot, MemoryAddress)
+        ):
+            return Val(kind, value.value, spot=MemoryAddress(_place(node, kind, value.value, scope)))
         return Val(kind, value.value, spot=value.spot if isinstance(kind, Array) else None)
     return variable(node, kind, value, scope, module.values)
 
@@ -69,13 +74,15 @@ def variable(node: n.Declaration, kind: Any, value: Val | None, scope: Scope, na
         raise scope.wrong(node.line, f"var {node.name} has no type: a number alone does not say how wide it is")
     if image is None:
         initial = initial_value(kind) if value is None else value.value
-        return Val(kind, initial.copy() if isinstance(initial, np.ndarray) else initial, spot=Cell(names, node.name))
+        return Val(
+            kind, initial.copy() if isinstance(initial, np.ndarray) else initial, spot=StaticVariable(names, node.name)
+        )
     if nbytes(kind):
         given = None if value is None else value.value
-        if value is not None and given is None and isinstance(value.spot, Memory) and isinstance(kind, Array):
+        if value is not None and given is None and isinstance(value.spot, MemoryAddress) and isinstance(kind, Array):
             at = int(value.spot.address)
             given = image.memory[at : at + nbytes(kind)].view(dtype(kind.element)).reshape(kind.sizes)
-        return Val(kind, spot=Memory(_place(node, kind, given, scope)))
+        return Val(kind, spot=MemoryAddress(_place(node, kind, given, scope)))
     image.objects.append(None if value is None else value.value)
     return Val(kind, spot=Slot(len(image.objects) - 1))
 

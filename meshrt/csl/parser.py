@@ -6,14 +6,14 @@ from meshrt.csl import nodes as n
 from meshrt.csl.errors import SourceLocation, wrong
 from meshrt.csl.lexer import tokens
 from meshrt.csl.phrases import expression, parenthesized, switch, type_of
-from meshrt.csl.reader import Reader
+from meshrt.csl.reader import TokenReader
 
 ASSIGN = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="}
 
 
 def parse(text: str, file: str) -> n.File:
     """The tree of a file. CslError with the line."""
-    r = Reader(file, tokens(text, file))
+    r = TokenReader(file, tokens(text, file))
     declarations: dict[str, n.Node] = {}
     blocks: list[n.Node] = []
     exported: list[str] = []
@@ -40,7 +40,7 @@ def parse(text: str, file: str) -> n.File:
     return n.File(1, file, declarations, tuple(blocks), tuple(declarations), tuple(exported))
 
 
-def _declaration(r: Reader) -> n.Declaration:
+def _declaration(r: TokenReader) -> n.Declaration:
     token = r.next()
     name = r.name(f"a {token.text}")
     kind = type_of(r) if r.take(":") else None
@@ -56,7 +56,7 @@ def _declaration(r: Reader) -> n.Declaration:
     return n.Declaration(token.line, token.text, name, kind, value, aligned)
 
 
-def _function(r: Reader) -> n.Function:
+def _function(r: TokenReader) -> n.Function:
     token = r.next()
     name = r.name(f"a {token.text}")
     r.want("(", name)
@@ -72,7 +72,7 @@ def _function(r: Reader) -> n.Function:
     return n.Function(token.line, token.text, name, tuple(parameters), result, _block(r))
 
 
-def _block(r: Reader) -> n.Block:
+def _block(r: TokenReader) -> n.Block:
     line = r.want("{", "a block").line
     statements: list[n.Node] = []
     while not r.take("}"):
@@ -82,7 +82,7 @@ def _block(r: Reader) -> n.Block:
     return n.Block(line, tuple(statements))
 
 
-def _statement(r: Reader) -> n.Node:
+def _statement(r: TokenReader) -> n.Node:
     token = r.token
     line, text = token.line, token.text
     if token.kind in ("name", "op"):
@@ -119,7 +119,7 @@ def _statement(r: Reader) -> n.Node:
     return statement
 
 
-def _simple(r: Reader) -> n.Node:
+def _simple(r: TokenReader) -> n.Node:
     """An expression or an assignment, without ;"""
     line = r.token.line
     target = expression(r)
@@ -129,12 +129,12 @@ def _simple(r: Reader) -> n.Node:
     return target
 
 
-def _done(r: Reader) -> n.Node:
+def _done(r: TokenReader) -> n.Node:
     """What a case of a switch does: a block, or a statement without its ;"""
     return _block(r) if r.has("{") else _simple(r)
 
 
-def _body(r: Reader) -> n.Node:
+def _body(r: TokenReader) -> n.Node:
     """What an if does: a block, or one statement, whose ; may be missing before else."""
     if r.has("{") or r.token.text in ("if", "while", "for", "return", "break", "continue", "switch"):
         return _statement(r)
@@ -144,7 +144,7 @@ def _body(r: Reader) -> n.Node:
     return statement
 
 
-def _if(r: Reader) -> n.Node:
+def _if(r: TokenReader) -> n.Node:
     line = r.next().line
     condition = parenthesized(r, "if")
     then = _body(r)
@@ -154,7 +154,7 @@ def _if(r: Reader) -> n.Node:
     return n.If(line, condition, then, otherwise)
 
 
-def _while(r: Reader) -> n.Node:
+def _while(r: TokenReader) -> n.Node:
     line = r.next().line
     condition = parenthesized(r, "while")
     after = None
@@ -165,7 +165,7 @@ def _while(r: Reader) -> n.Node:
     return n.While(line, condition, after, _statement(r))
 
 
-def _for(r: Reader) -> n.Node:
+def _for(r: TokenReader) -> n.Node:
     line = r.want("for", "a loop").line
     over = parenthesized(r, "for")
     r.want("|", "for")

@@ -11,7 +11,7 @@ from meshrt.csl.router import ACROSS, NAMES, RAMP, STEPS, RouterEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class WaveletPath:
     """Where wavelets of one core and colour go: cores, hops to each, colours there; routers on the way."""
 
     cores: tuple[tuple[Any, int, int], ...]  # core, hops, colour
@@ -23,7 +23,7 @@ class Path:
 def walk(
     routes: Mapping[tuple[int, int, int], RouterEntry], coded: Mapping[tuple[int, int], Any], size: tuple[int, int],
     x: int, y: int, color: int,
-) -> Path:  # fmt: skip
+) -> WaveletPath:  # fmt: skip
     """From core (x, y) on, in a rectangle of that size whose `coded` cores have code. NoRoute."""
     cores: list[tuple[Any, int, int]] = []
     routers: list[tuple[int, int, int]] = []
@@ -40,7 +40,7 @@ def walk(
             )
         if port not in entry.rx or entry.torn:
             if entry.changes or any(port in rx for rx, _ in entry.positions):
-                return Path((), (), 0, (x, y, color))
+                return WaveletPath((), (), 0, (x, y, color))
             takes = ", ".join(NAMES[side] for side in sorted(entry.rx)) or "none"
             raise NoRoute(
                 f"{entry.location}: router ({x}, {y}) takes colour {color} from {takes},"
@@ -63,4 +63,4 @@ def walk(
                 )
             next_color = color ^ 1 if (entry.swap_x and dx) or (entry.swap_y and dy) else color
             ahead.append((x + dx, y + dy, ACROSS[out], hops + 1, next_color))
-    return Path(tuple(cores), tuple(routers), most, None)
+    return WaveletPath(tuple(cores), tuple(routers), most, None)

@@ -12,18 +12,18 @@ from meshrt.csl import origin
 from meshrt.csl.addresses import SIZES, elements
 from meshrt.csl.banks import conflicts
 from meshrt.csl.costs import COSTS, LANES
-from meshrt.csl.operations import Operation, Options
-from meshrt.csl.trains import NO_CHAIN, Chain
+from meshrt.csl.operations import Options, VectorOperation
+from meshrt.csl.trains import NO_CHAIN, CausalChain
 from meshrt.csl.vectors import Dsr, Fab, FifoName, Mem, apart, increment, indexed, set_base, set_length, set_stride
 
 INFINITE = 1 << 30
 
 
 @dataclass(slots=True, eq=False)
-class Pending:
+class PendingOperation:
     """An operation under way. `target` and `sources` as resolved; `done` of `total` elements until `time`."""
 
-    of: Operation
+    of: VectorOperation
     target: Any
     sources: tuple[Any, ...]
     options: Options
@@ -35,11 +35,11 @@ class Pending:
     over: bool = False
     stalled: bool = False  # it had data, and no room for them
     then: Any = None  # what a library does next, given the time and what that comes from
-    chain: Chain = NO_CHAIN  # what `time` comes from
+    chain: CausalChain = NO_CHAIN  # what `time` comes from
     moves: float = 0.0  # cycles of its time in which numbers were moved; the rest it waited
 
 
-def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options) -> Pending | None:
+def start(core: Any, of: VectorOperation, operands: tuple[Any, ...], options: Options) -> PendingOperation | None:
     """Begin an operation; what is returned is what the task has to wait for."""
     saved: list[tuple[Dsr, Any, Options]] = []
     resolved = []
@@ -81,7 +81,7 @@ def start(core: Any, of: Operation, operands: tuple[Any, ...], options: Options)
             core.t += cycles if core.mapping else COSTS.start + cycles
         return None
     core.t += COSTS.start_async if options.is_async else COSTS.start_fabric
-    pending = Pending(
+    pending = PendingOperation(
         of, target, sources, options, total, core.t, origin.where(), waits=not options.is_async, chain=core.chain
     )
     core.pending.append(pending)
@@ -103,7 +103,7 @@ def _total(target: Any, sources: tuple[Any, ...]) -> int:
     return 1 if not any(isinstance(operand, FifoName) for operand in (target, *sources)) else INFINITE
 
 
-def compute(core: Any, of: Operation, target: Mem, sources: tuple[Any, ...], begin: int, count: int) -> None:
+def compute(core: Any, of: VectorOperation, target: Mem, sources: tuple[Any, ...], begin: int, count: int) -> None:
     if count <= 0:
         return
     taken = of.dtype if of.takes is None else of.takes
@@ -115,7 +115,7 @@ def compute(core: Any, of: Operation, target: Mem, sources: tuple[Any, ...], beg
 
 
 def put(
-    core: Any, of: Operation, target: Mem, sources: tuple[Any, ...], given: list[Any], begin: int, count: int
+    core: Any, of: VectorOperation, target: Mem, sources: tuple[Any, ...], given: list[Any], begin: int, count: int
 ) -> None:
     """Compute and store; one after the other where all goes to one place and comes from it. Where a vector comes to its
     places again, as in a sum over an axis (accumulator[k] for i, j, k), what was stored there is read by then.
@@ -161,7 +161,7 @@ def put(
         low = high
 
 
-def advance(core: Any, pending: Pending) -> bool:
+def advance(core: Any, pending: PendingOperation) -> bool:
     """Go on as far as wavelets and room allow. Did anything move?"""
     target, sources, of = pending.target, pending.sources, pending.of
     count = pending.total - pending.done
@@ -237,7 +237,7 @@ def advance(core: Any, pending: Pending) -> bool:
     return True
 
 
-def clashes(core: Any, of: Operation, sources: tuple[Any, ...], begin: int, count: int, lanes: int) -> int:
+def clashes(core: Any, of: VectorOperation, sources: tuple[Any, ...], begin: int, count: int, lanes: int) -> int:
     """Steps that take a cycle more, as operands' banks meet; 0 where no rule says so."""
     if not core.banked:
         return 0
@@ -246,7 +246,7 @@ def clashes(core: Any, of: Operation, sources: tuple[Any, ...], begin: int, coun
     return steps
 
 
-def note(core: Any, pending: Pending) -> None:
+def note(core: Any, pending: PendingOperation) -> None:
     """Of the colours that it reads: what room there is now."""
     for source in pending.sources:
         if isinstance(source, Fab):

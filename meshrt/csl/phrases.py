@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshrt.csl import nodes as n
-from meshrt.csl.reader import Reader
+from meshrt.csl.reader import TokenReader
 
 BINARY = [
     ["or"], ["and"], ["==", "!=", "<", ">", "<=", ">="], ["|"], ["^"], ["&"], ["<<", ">>"], ["+", "-"], ["*", "/", "%"],
 ]  # fmt: skip
 
 
-def expression(r: Reader, level: int = 0) -> n.Node:
+def expression(r: TokenReader, level: int = 0) -> n.Node:
     """Of operators that bind as BINARY[level] or closer."""
     if level == len(BINARY):
         return _unary(r)
@@ -24,7 +24,7 @@ def expression(r: Reader, level: int = 0) -> n.Node:
     return left
 
 
-def parenthesized(r: Reader, of: str) -> n.Node:
+def parenthesized(r: TokenReader, of: str) -> n.Node:
     """An expression and the parentheses around it; `of` is what they belong to."""
     r.want("(", of)
     node = expression(r)
@@ -32,7 +32,7 @@ def parenthesized(r: Reader, of: str) -> n.Node:
     return node
 
 
-def _unary(r: Reader) -> n.Node:
+def _unary(r: TokenReader) -> n.Node:
     token = r.token
     if token.kind == "op" and token.text in ("-", "!", "~", "&"):
         r.next()
@@ -43,7 +43,7 @@ def _unary(r: Reader) -> n.Node:
     return _postfix(r)
 
 
-def _arguments(r: Reader, end: str, of: str) -> tuple[n.Node, ...]:
+def _arguments(r: TokenReader, end: str, of: str) -> tuple[n.Node, ...]:
     arguments: list[n.Node] = []
     while not r.take(end):
         arguments.append(expression(r))
@@ -52,7 +52,7 @@ def _arguments(r: Reader, end: str, of: str) -> tuple[n.Node, ...]:
     return tuple(arguments)
 
 
-def _postfix(r: Reader) -> n.Node:
+def _postfix(r: TokenReader) -> n.Node:
     node = _primary(r)
     while r.token.kind == "op":
         line = r.token.line
@@ -70,7 +70,7 @@ def _postfix(r: Reader) -> n.Node:
     return node
 
 
-def _primary(r: Reader) -> n.Node:
+def _primary(r: TokenReader) -> n.Node:
     token = r.token
     line, text = token.line, token.text
     if token.kind == "int":
@@ -126,7 +126,7 @@ def _primary(r: Reader) -> n.Node:
     raise r.wrong(f"an expression is missing, there is {text!r}")
 
 
-def switch(r: Reader, done: Callable[[Reader], n.Node]) -> n.Node:
+def switch(r: TokenReader, done: Callable[[TokenReader], n.Node]) -> n.Node:
     """A switch whose cases are read by `done`."""
     line = r.next().line
     value = parenthesized(r, "switch")
@@ -147,7 +147,7 @@ def switch(r: Reader, done: Callable[[Reader], n.Node]) -> n.Node:
     return n.Switch(line, value, tuple(cases))
 
 
-def _choice(r: Reader) -> n.Node:
+def _choice(r: TokenReader) -> n.Node:
     line = r.next().line
     condition = parenthesized(r, "if")
     then = expression(r)
@@ -155,7 +155,7 @@ def _choice(r: Reader) -> n.Node:
     return n.Choice(line, condition, then, otherwise)
 
 
-def _struct(r: Reader, line: int) -> n.Node:
+def _struct(r: TokenReader, line: int) -> n.Node:
     fields: list[tuple[str, n.Node]] = []
     while not r.take("}"):
         if r.has(".") and r.peek().kind == "name" and r.peek(2).text == "=":
@@ -170,7 +170,7 @@ def _struct(r: Reader, line: int) -> n.Node:
     return n.Struct(line, tuple(fields))
 
 
-def _access(r: Reader) -> n.Node:
+def _access(r: TokenReader) -> n.Node:
     line = r.next().line
     names = [r.name("tensor_access")]
     while r.take(","):
@@ -182,7 +182,7 @@ def _access(r: Reader) -> n.Node:
     return n.Access(line, tuple(names), extents, expression(r))
 
 
-def _enum(r: Reader) -> n.Node:
+def _enum(r: TokenReader) -> n.Node:
     line = r.next().line
     base = None
     if r.take("("):
@@ -198,7 +198,7 @@ def _enum(r: Reader) -> n.Node:
     return n.EnumType(line, base, tuple(members))
 
 
-def type_of(r: Reader) -> n.Node:
+def type_of(r: TokenReader) -> n.Node:
     """A type, or what computes one."""
     line = r.token.line
     if r.take("*"):

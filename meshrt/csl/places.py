@@ -26,7 +26,7 @@ from meshrt.csl.types import (
     is_pointer,
     nbytes,
 )  # fmt: skip
-from meshrt.csl.values import Cell, Element, Library, Local, Memory, Module, Slot, Val
+from meshrt.csl.values import Element, Library, Local, MemoryAddress, Module, Slot, StaticVariable, Val
 
 DIRECTIONS = {"RAMP": 0, "EAST": 1, "NORTH": 2, "WEST": 3, "SOUTH": 4}
 
@@ -36,7 +36,7 @@ def load(value: Val, scope: Scope) -> Val:
     spot = value.spot
     if spot is None or not (value.code is None and value.value is None):
         return value
-    if isinstance(spot, Memory):
+    if isinstance(spot, MemoryAddress):
         if isinstance(value.type, Array):
             return value
         if nbytes(value.type) == 0:
@@ -98,14 +98,14 @@ def pointed(pointer: Val, scope: Scope, line: int) -> Val:
     """What lies where a pointer points to. CslError."""
     if not is_pointer(pointer.type):
         raise scope.wrong(line, f".* of a {pointer.type}, which is no pointer")
-    return Val(pointer.type.to, spot=Memory(int(pointer.value) if pointer.known else f"int({pointer.code})"))
+    return Val(pointer.type.to, spot=MemoryAddress(int(pointer.value) if pointer.known else f"int({pointer.code})"))
 
 
 def address(value: Val, scope: Scope, line: int) -> Val:
     """The pointer to a value. CslError."""
     if isinstance(value.type, Callable):
         return value
-    if not isinstance(value.spot, Memory):
+    if not isinstance(value.spot, MemoryAddress):
         raise scope.wrong(line, "& of what has no place in memory")
     kind = Pointer(value.type, False)
     if isinstance(value.spot.address, int):
@@ -121,9 +121,9 @@ def element(array: Val, indices: list[Val], scope: Scope, line: int) -> Val:
         base: int | str = int(array.value) if array.known else f"int({array.code})"
     elif isinstance(array.type, Array):
         kind = array.type
-        if array.value is not None and (array.spot is None or isinstance(array.spot, Cell)):
+        if array.value is not None and (array.spot is None or isinstance(array.spot, StaticVariable)):
             return _known_element(array, indices, scope, line)
-        if not isinstance(array.spot, Memory):
+        if not isinstance(array.spot, MemoryAddress):
             raise scope.wrong(line, "this array has no place in memory")
         base = array.spot.address
     else:
@@ -148,11 +148,11 @@ def element(array: Val, indices: list[Val], scope: Scope, line: int) -> Val:
             parts.append(f"int({index.code}) * {stride}")
             scope.spend(COSTS.arithmetic)
     if isinstance(base, int) and not parts:
-        return Val(kind.element, spot=Memory(base + fixed))
+        return Val(kind.element, spot=MemoryAddress(base + fixed))
     if isinstance(base, int):
         fixed, base = fixed + base, ""
     text = " + ".join([*([base] if base else []), *parts, *([str(fixed)] if fixed else [])])
-    return Val(kind.element, spot=Memory(text))
+    return Val(kind.element, spot=MemoryAddress(text))
 
 
 def _known_element(array: Val, indices: list[Val], scope: Scope, line: int) -> Val:
@@ -198,19 +198,19 @@ def member(owner: Val, name: str, scope: Scope, line: int) -> Val:
 def store(target: Val, value: Val, scope: Scope, line: int) -> None:
     """Put a value where another lies."""
     spot, writer = target.spot, scope.writer
-    if isinstance(spot, Cell):
+    if isinstance(spot, StaticVariable):
         new = value.value.copy() if isinstance(value.value, np.ndarray) else value.value
         spot.names[spot.name] = Val(target.type, new, spot=spot)
     elif isinstance(spot, Element):
         spot.array[spot.index] = value.value
     elif writer is None:
-        if isinstance(spot, Memory) and isinstance(spot.address, int) and not isinstance(target.type, Array):
+        if isinstance(spot, MemoryAddress) and isinstance(spot.address, int) and not isinstance(target.type, Array):
             scope.image.memory.view(dtype(target.type))[spot.address // dtype(target.type).itemsize] = value.value
         elif isinstance(spot, Slot):
             scope.image.objects[spot.index] = value.value
         else:
             raise scope.wrong(line, "this cannot be assigned to before the run")
-    elif isinstance(spot, Memory):
+    elif isinstance(spot, MemoryAddress):
         scope.spend(COSTS.store)
         if isinstance(target.type, Array):
             of = target.type.element

@@ -30,7 +30,7 @@ LIBRARIES: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Program:
+class CslProgram:
     """What the layout has said. `tiles`: (x, y) -> image; `routes`: (x, y, colour) -> configuration."""
 
     def __init__(self, arch: str):
@@ -105,11 +105,11 @@ class Program:
         return image
 
 
-def build(path: Path, parameters: dict[str, int], arch: str) -> Program:
+def build(path: Path, parameters: dict[str, int], arch: str) -> CslProgram:
     """A program from its layout's file. CslError, MemoryLimit."""
     if arch not in ARCHITECTURES:
         raise CslError(f"--arch {arch}: {nearest(arch, ARCHITECTURES, 'there are wse2 and wse3')}")
-    program = Program(arch)
+    program = CslProgram(arch)
     tree = program.tree(path, None, 0)
     for name in parameters:
         node = tree.declarations.get(name)

@@ -9,7 +9,7 @@ from meshrt.csl.lexer import Token
 
 
 @dataclass
-class Reader:
+class TokenReader:
     """What is read next is `token`."""
 
     file: str

@@ -13,7 +13,7 @@ START = float("-inf")
 
 
 @dataclass(slots=True, eq=False)
-class Room:
+class WaveletRoom:
     """Of a core and colour. `free`: (since when, wavelets asked for less those that wait); `growths`: when it grew."""
 
     free: list[tuple[float, int]] = field(default_factory=lambda: [(START, 0)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshrt.csl.errors import CslError
-from meshrt.csl.values import FunctionRef, Memory
+from meshrt.csl.values import FunctionRef, MemoryAddress
 
 WORDS = 3  # of a stamp
 
@@ -15,7 +15,7 @@ def between(wafer: Any, name: str) -> list[int]:
     cycles = []
     for core in wafer.cores.values():
         exported = core.image.exports.get(name)
-        if exported is None or isinstance(exported.value, FunctionRef) or not isinstance(exported.spot, Memory):
+        if exported is None or isinstance(exported.value, FunctionRef) or not isinstance(exported.spot, MemoryAddress):
             continue
         at = int(core.m_uint16[int(exported.spot.address) // 2]) // 2
         words = [int(word) for word in core.m_uint16[at : at + 2 * WORDS]]

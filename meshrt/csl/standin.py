@@ -16,7 +16,7 @@ import numpy as np
 from meshrt.csl.errors import CslError
 from meshrt.csl.host import Host
 from meshrt.csl.orders import digests
-from meshrt.csl.program import Program
+from meshrt.csl.program import CslProgram
 
 OPENED: dict[str, Host] = {}  # of this process, for debug_util
 
@@ -37,7 +37,7 @@ class SdkRuntime:
     def __init__(self, bindir: Any, *platform: Any, **options: Any):
         given = os.environ.get("MESHRT_CSL_SEED")
         seed = None if given is None else int(given)
-        self._host = Host(bindir, seed) if isinstance(bindir, Program) else Host.open(str(bindir), seed)
+        self._host = Host(bindir, seed) if isinstance(bindir, CslProgram) else Host.open(str(bindir), seed)
         OPENED[str(bindir)] = self._host
 
     def __enter__(self) -> SdkRuntime:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from meshrt.csl.errors import CslError, SourceLocation
-from meshrt.csl.program import Program
+from meshrt.csl.program import CslProgram
 from meshrt.csl.router import COLORS
 from meshrt.csl.types import INT, STRUCT, TYPES
 from meshrt.csl.values import Val
@@ -140,9 +140,9 @@ class SdkLayout:
         self.regions.append(CodeRegion(Path(path).resolve(), name, width, height))
         return self.regions[-1]
 
-    def compile(self, out_prefix: str = "out", **options: Any) -> Program:
+    def compile(self, out_prefix: str = "out", **options: Any) -> CslProgram:
         """The program. CslError where regions overlap or there are more colours than routers have."""
-        program = Program(self.arch)
+        program = CslProgram(self.arch)
         numbers: dict[Color, int] = {}
 
         def known(value: Any) -> Val:

@@ -11,14 +11,14 @@ from meshrt.csl.costs import COSTS
 from meshrt.csl.lowered import KIND, TYPES, VALUE, Missing, option_row
 from meshrt.csl.lowering import write
 from meshrt.csl.operations import Options
-from meshrt.csl.trains import Chain
+from meshrt.csl.trains import CausalChain
 from meshrt.csl.vectors import Dsr, Fab, Mem
 
 TASKS, COLORS, FIELDS, ARGUMENTS = 128, 32, 22, 4  # as machine.h has them
 RUN, POLL = 0, 1
 
 
-class State:
+class WaferState:
     """What a run begins with and ends with, as arrays."""
 
     def __init__(self, of: Any, wafer: Any):
@@ -128,7 +128,7 @@ class State:
         for at, core in enumerate(cores):
             is_open, core.operations, core.taken, core.tasks_run, core.conflicts = fields[at][4:9]
             scheduled, hops, stages = fields[at][9:12]
-            core.chain = Chain(hops, stages)
+            core.chain = CausalChain(hops, stages)
             core.open, core.scheduled = bool(is_open), bool(scheduled)
             core.t, core.counted_from, core.waited = times[at]
             core.causes.clear()

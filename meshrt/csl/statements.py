@@ -16,7 +16,7 @@ from meshrt.csl.operators import binary
 from meshrt.csl.places import load, store
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import FLOAT, INT, VOID, Array, nbytes
-from meshrt.csl.values import Cell, Local, Memory, Val
+from meshrt.csl.values import Local, MemoryAddress, StaticVariable, Val
 
 
 class Returned(Exception):
@@ -61,7 +61,7 @@ def _declaration(node: n.Declaration, scope: Scope) -> None:
         else:
             initial = initial_value(kind) if value is None else value.value
             initial = initial.copy() if isinstance(initial, np.ndarray) else initial
-            scope.names[node.name] = Val(kind, initial, spot=Cell(scope.names, node.name))
+            scope.names[node.name] = Val(kind, initial, spot=StaticVariable(scope.names, node.name))
         return
     if node.kind == "const" and value is not None and value.known and not isinstance(kind, Array):
         scope.names[node.name] = Val(kind, value.value)
@@ -82,7 +82,7 @@ def _declaration(node: n.Declaration, scope: Scope) -> None:
 def _stack(node: n.Declaration, kind: Any, value: Val | None, scope: Scope) -> None:
     """A local array, or a local whose address is taken: at one address, as functions do not call themselves in it."""
     address = scope.image.allocate(nbytes(kind), node.name, scope.at(node.line), alignment(node, scope))
-    spot = Val(kind, spot=Memory(address))
+    spot = Val(kind, spot=MemoryAddress(address))
     scope.names[node.name] = spot
     if value is not None:
         store(spot, value, scope, node.line)

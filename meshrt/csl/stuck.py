@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshrt.csl import origin
-from meshrt.csl.core import Core
+from meshrt.csl.core import WaferCore
 from meshrt.csl.trains import waiting
 from meshrt.csl.vectors import Fab
 
@@ -18,11 +18,11 @@ def deadlock(count: int, cores: int, lines: list[str]) -> str:
     return "\n".join(text)
 
 
-def told(core: Core) -> str:
+def told(core: WaferCore) -> str:
     return f"  core ({core.x}, {core.y}): {why(core)}"
 
 
-def why(core: Core) -> str:
+def why(core: WaferCore) -> str:
     """What a core waits for."""
     parts = []
     for pending in core.pending:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.csl.pending import Pending
+from meshrt.csl.pending import PendingOperation
 from meshrt.csl.tilebuiltins import CONTROL
 
 
@@ -17,7 +17,7 @@ class Task:
 
     name: str
     generator: Any
-    waits: Pending | None = None
+    waits: PendingOperation | None = None
 
 
 def candidates(core: Any) -> list[tuple[float, int, Any]]:

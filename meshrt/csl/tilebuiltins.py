@@ -13,7 +13,7 @@ from meshrt.csl.expressions import expression, known, place
 from meshrt.csl.router import check_color
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import STRUCT, TYPES, VOID, Array, Callable, Pointer, nbytes
-from meshrt.csl.values import FunctionRef, Memory, Val
+from meshrt.csl.values import FunctionRef, MemoryAddress, Val
 from meshrt.csl.vectors import FifoName
 
 NOTHING = Val(VOID)
@@ -97,7 +97,7 @@ def _export_symbol(node: n.Builtin, scope: Scope) -> Val:
         name = node.arguments[0].name
     else:
         raise scope.wrong(node.line, "@export_symbol of what has no name")
-    if not isinstance(exported.type, Callable | Pointer | Array) and not isinstance(exported.spot, Memory):
+    if not isinstance(exported.type, Callable | Pointer | Array) and not isinstance(exported.spot, MemoryAddress):
         raise scope.wrong(
             node.line, f"@export_symbol of a {exported.type}: functions, and what lies in memory, can be seen"
         )

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
-class Chain(NamedTuple):
+class CausalChain(NamedTuple):
     """What a time comes from: messages one after the other, and the hops of each."""
 
     hops: int = 0
     stages: int = 0
 
 
-NO_CHAIN = Chain()
+NO_CHAIN = CausalChain()
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +28,7 @@ class Train:
     gap: float
     data: Any  # uint32
     control: bool
-    chain: Chain = NO_CHAIN  # with its own message
+    chain: CausalChain = NO_CHAIN  # with its own message
     at: int = 0
 
 
@@ -47,7 +47,7 @@ def waiting(trains: Iterable[Train]) -> int:
     return sum(len(train.data) - train.at for train in trains)
 
 
-def take(trains: deque[Train], count: int) -> tuple[Any, float, float, Chain, Chain]:
+def take(trains: deque[Train], count: int) -> tuple[Any, float, float, CausalChain, CausalChain]:
     """The next wavelets: raw, when the first and the last of them are there, and what these come from."""
     parts, first, final = [], None, 0.0
     begins = ends = trains[0].chain

@@ -23,7 +23,7 @@ class Val:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryAddress:
     """In a core's memory; the address in bytes is a number or Python."""
 
     address: int | str
@@ -44,7 +44,7 @@ class Local:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cell:
+class StaticVariable:
     """A variable that lives before the run only."""
 
     names: dict[str, Val]

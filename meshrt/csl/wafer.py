@@ -12,29 +12,29 @@ import numpy as np
 
 from meshrt.csl import commands, origin
 from meshrt.csl.arithmetic import convert
-from meshrt.csl.blocks import NEVER, Block, Far, turns
+from meshrt.csl.blocks import NEVER, Far, WaferBlock, turns
 from meshrt.csl.compiled import machine_of
-from meshrt.csl.core import Core
+from meshrt.csl.core import WaferCore
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import CslError, Deadlock, NoRoute
 from meshrt.csl.expressions import type_of_node
 from meshrt.csl.filters import Counter
 from meshrt.csl.functions import function
 from meshrt.csl.image import CORE_BYTES, Image
-from meshrt.csl.paths import Path, walk
-from meshrt.csl.pending import Pending
-from meshrt.csl.room import START, Room
+from meshrt.csl.paths import WaveletPath, walk
+from meshrt.csl.pending import PendingOperation
+from meshrt.csl.room import START, WaveletRoom
 from meshrt.csl.router import ACROSS, RAMP, STEPS, RouterEntry, check_switch, route
 from meshrt.csl.scope import Scope
 from meshrt.csl.stuck import TOLD, deadlock, told
-from meshrt.csl.trains import NO_CHAIN, Chain, Train
+from meshrt.csl.trains import NO_CHAIN, CausalChain, Train
 from meshrt.csl.types import dtype
 from meshrt.csl.values import FunctionRef
 from meshrt.errors import nearest
 
 
 @dataclass(slots=True, eq=False)
-class Counters:
+class WaferCounters:
     wavelets: int = 0
     hops: int = 0
     most_hops: int = 0
@@ -50,10 +50,10 @@ class Wafer:
         self.now = 0.0
         self.floor = START  # nothing happens before what happens now
         self.random = None if seed is None else random.Random(seed)
-        self.counters = Counters()
+        self.counters = WaferCounters()
         self.routes: dict[tuple[int, int, int], RouterEntry] = {}
-        self.paths: dict[tuple[int, int, int], Path] = {}
-        self.rooms: dict[tuple[int, int], Room] = {}
+        self.paths: dict[tuple[int, int, int], WaveletPath] = {}
+        self.rooms: dict[tuple[int, int], WaveletRoom] = {}
         self.blocked_on: dict[tuple[int, int, int], list[Any]] = {}
         self.to_host: dict[tuple[int, int, int], list[Any]] = {}
         for key, config in program.routes.items():
@@ -68,12 +68,12 @@ class Wafer:
                 )
         for (_, _, color), entry in self.routes.items():
             check_switch(color, entry, program.arch)
-        self.cores: dict[tuple[int, int], Core] = {}
+        self.cores: dict[tuple[int, int], WaferCore] = {}
         self.coded: dict[tuple[int, int], Any] = {}  # and those of other ranks
-        self.numbered: dict[int, Core] = {}
+        self.numbered: dict[int, WaferCore] = {}
         self.block = None
         if comm is not None and comm.size > 1:
-            self.block = Block(comm, program.size, turns(self) or seed is not None)
+            self.block = WaferBlock(comm, program.size, turns(self) or seed is not None)
         mine = [self.block is None or self.block.owner(x, y) == self.block.comm.rank for (x, y), _ in tiles]
         memory = self.memory = np.zeros((sum(mine), CORE_BYTES), np.uint8)
         for number, ((x, y), image) in enumerate(tiles):
@@ -82,7 +82,9 @@ class Wafer:
                 continue
             row = memory[len(self.cores)]
             row[: image.used] = image.memory[: image.used]
-            core = self.cores[x, y] = self.coded[x, y] = self.numbered[number] = Core(self, image, x, y, row, number)
+            core = self.cores[x, y] = self.coded[x, y] = self.numbered[number] = WaferCore(
+                self, image, x, y, row, number
+            )
             core.wake(0.0)
         if self.block is not None and self.block.apart:
             self.block.find_readers(self)
@@ -92,7 +94,7 @@ class Wafer:
 
     # Time
 
-    def at(self, time: float, do: Any, argument: Any, by: Core | None = None) -> None:
+    def at(self, time: float, do: Any, argument: Any, by: WaferCore | None = None) -> None:
         """A core does something at a time. Of equal times the order is that of cores, then of who caused it."""
         core = do.__self__
         by = core if by is None else by
@@ -102,7 +104,7 @@ class Wafer:
             self.heap, (max(time, self.floor), core.number, by.number, by.sequence, self.sequence, do, argument)
         )
 
-    def look_again(self, core: Core, time: float, by: int) -> None:
+    def look_again(self, core: WaferCore, time: float, by: int) -> None:
         """Room was made at another core."""
         self.sequence += 1
         heapq.heappush(self.heap, (max(time, self.floor), core.number, by, 0, self.sequence, core.poll, None))
@@ -141,7 +143,7 @@ class Wafer:
 
     def hears(self, number: int, color: int, now: float, free: int, time: float) -> None:
         """What room there is at a core of another rank."""
-        for core, then in self.rooms.setdefault((number, color), Room()).note(now, free, time):
+        for core, then in self.rooms.setdefault((number, color), WaveletRoom()).note(now, free, time):
             self.look_again(core, then, number)
 
     def pick(self, due: list[Any]) -> Any:
@@ -163,7 +165,7 @@ class Wafer:
 
     # Wavelets
 
-    def path(self, x: int, y: int, color: int) -> Path:
+    def path(self, x: int, y: int, color: int) -> WaveletPath:
         """Walk the routers' entries from a core's ramp. NoRoute."""
         key = (x, y, color)
         path = self.paths.get(key)
@@ -171,7 +173,7 @@ class Wafer:
             path = self.paths[key] = walk(self.routes, self.coded, self.program.size, x, y, color)
         return path
 
-    def room(self, core: Core, color: int, pending: Pending, count: int) -> int:
+    def room(self, core: WaferCore, color: int, pending: PendingOperation, count: int) -> int:
         """How many wavelets the way and the queues at its ends take now; if none, who has to be told."""
         if color in core.image.to_host and (core.x, core.y, color) not in self.routes:
             return count
@@ -190,13 +192,13 @@ class Wafer:
             count = min(count, free)
         return max(0, count)
 
-    def room_at(self, core: Core | Far, color: int) -> Room:
+    def room_at(self, core: WaferCore | Far, color: int) -> WaveletRoom:
         key = (core.number, color)
         if key not in self.rooms:
-            self.rooms[key] = Room()
+            self.rooms[key] = WaveletRoom()
         return self.rooms[key]
 
-    def _path_of(self, core: Core, color: int) -> Path:
+    def _path_of(self, core: WaferCore, color: int) -> WaveletPath:
         try:
             return self.path(core.x, core.y, color)
         except NoRoute as error:
@@ -204,7 +206,9 @@ class Wafer:
                 f"{error} (sent by core ({core.x}, {core.y}), {origin.location(core, origin.where())})"
             ) from None
 
-    def send(self, core: Core, color: int, data: Any, head: float, gap: float, control: bool, chain: Chain) -> None:
+    def send(
+        self, core: WaferCore, color: int, data: Any, head: float, gap: float, control: bool, chain: CausalChain
+    ) -> None:
         """Wavelets from a core's ramp to where its routers say; `chain` is what they come from."""
         count = len(data)
         self.counters.wavelets += count
@@ -225,12 +229,12 @@ class Wafer:
             if entry.filter is not None:
                 kept = data[[entry.filter.passes(int(wavelet)) for wavelet in data]]
             if len(kept):
-                came = Chain(chain.hops + hops, chain.stages + 1)
+                came = CausalChain(chain.hops + hops, chain.stages + 1)
                 train = Train(head + COSTS.ramp + hops * COSTS.hop, gap, kept, False, came)
                 core.flying.setdefault((color, end.number, end_color), deque()).append((train.head, len(kept)))
                 end.deliver(end_color, train, core)
 
-    def _control(self, core: Core, color: int, data: Any, head: float, chain: Chain) -> None:
+    def _control(self, core: WaferCore, color: int, data: Any, head: float, chain: CausalChain) -> None:
         """A control wavelet: it goes by the positions as they are, and turns the switches it has passed."""
         self._path_of(core, color)
         ahead = [(core.x, core.y, RAMP, 0, color, int(data[0]))]
@@ -249,7 +253,7 @@ class Wafer:
                     ahead.append((x + dx, y + dy, ACROSS[out], hops + 1, color ^ 1 if swaps else color, onward))
                 elif not silent and (entry.filter is None or entry.filter.passes(raw, control=True)):
                     word = np.array([raw], np.uint32)
-                    came = Chain(chain.hops + hops, chain.stages + 1)
+                    came = CausalChain(chain.hops + hops, chain.stages + 1)
                     train = Train(head + COSTS.ramp + hops * COSTS.hop, 0.0, word, True, came)
                     self.coded[x, y].deliver(color, train, core)
             turned.append(((x, y, color), command, head + hops * COSTS.hop))
@@ -270,7 +274,7 @@ class Wafer:
         self._forget(key)
         self.at(time, core.effect, (core.image.teardown[color], None, NO_CHAIN))
 
-    def rewrite(self, core: Core, change: str, color: Any, *arguments: Any) -> None:
+    def rewrite(self, core: WaferCore, change: str, color: Any, *arguments: Any) -> None:
         """A tile changes the entry of its own router. CslError."""
         key = (core.x, core.y, int(color))
         if key not in self.routes and change != "reset":
@@ -285,20 +289,20 @@ class Wafer:
             raise origin.failed(core, f"colour {int(color)}: {error}") from None
         self._forget(key)
 
-    def refilter(self, core: Core, field: str, number: Any, value: Any) -> None:
+    def refilter(self, core: WaferCore, field: str, number: Any, value: Any) -> None:
         """A tile sets a counter filter of its own router, which has its colour's number. CslError."""
         entry = self.routes.get((core.x, core.y, int(number)))
         if entry is None or not isinstance(entry.filter, Counter):
             raise origin.failed(core, f"colour {int(number)} has no counter filter here")
         setattr(entry.filter, field, int(value))
 
-    def set_route(self, core: Core, color: int, rx: frozenset[int], tx: frozenset[int]) -> None:
+    def set_route(self, core: WaferCore, color: int, rx: frozenset[int], tx: frozenset[int]) -> None:
         """A library writes the first position of its core's entry."""
         key = (core.x, core.y, color)
         self.routes[key].positions[0] = (rx, tx)
         self._forget(key)
 
-    def turn(self, core: Core, color: int, command: str, time: float) -> None:
+    def turn(self, core: WaferCore, color: int, command: str, time: float) -> None:
         self._turn((core.x, core.y, color), command, time)
 
     def _turn(self, key: tuple[int, int, int], command: str, time: float) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshrt.gpu.gpus import Gpus
-from meshrt.ranks.course import Course
+from meshrt.ranks.course import CollectiveCourse
 from meshrt.ranks.rings import RingCollective
 from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
@@ -19,7 +19,7 @@ Arrays = list[np.ndarray]
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingCollective:
     """Where a collective's results come to, and from when to when it goes on, on each hosted GPU."""
 
     outs: Arrays
@@ -27,9 +27,9 @@ class Pending:
     ends: list[float]
 
 
-def begin(gpus: Gpus, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[int] = ()) -> Pending:
+def begin(gpus: Gpus, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[int] = ()) -> PendingCollective:
     """An "all_gather" along the last axis, whose parts have these `sizes`, or a "reduce_sum", to `outs`."""
-    pending = Pending(outs, *([0.0 for _ in parts] for _ in range(2)))
+    pending = PendingCollective(outs, *([0.0 for _ in parts] for _ in range(2)))
     ring, extra = gpus.ring(kind, parts, outs, sizes, gpus.itemsize(), -1)
     if gpus.plan is not None:
         gpus.plan.add(_go, gpus, ring, extra, pending)
@@ -44,7 +44,7 @@ def begin(gpus: Gpus, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[in
     return pending
 
 
-def finish(gpus: Gpus, pending: Pending) -> Arrays:
+def finish(gpus: Gpus, pending: PendingCollective) -> Arrays:
     """Kernels that come now begin after the collective: its results."""
     if gpus.plan is not None:
         gpus.plan.add(_wait, gpus, pending)
@@ -55,14 +55,14 @@ def finish(gpus: Gpus, pending: Pending) -> Arrays:
     return pending.outs
 
 
-def _launch(gpus: Gpus, ring: RingCollective | Course, extra: float, pending: Pending) -> None:
+def _launch(gpus: Gpus, ring: RingCollective | CollectiveCourse, extra: float, pending: PendingCollective) -> None:
     for gpu in gpus.mine:
         gpu.host_clock += gpu.device.launch_seconds
         gpu.beside = max(gpu.beside, gpu.host_clock)
     _go(gpus, ring, extra, pending)
 
 
-def _go(gpus: Gpus, ring: RingCollective | Course, extra: float, pending: Pending) -> None:
+def _go(gpus: Gpus, ring: RingCollective | CollectiveCourse, extra: float, pending: PendingCollective) -> None:
     for at, gpu in enumerate(gpus.mine):
         pending.begins[at] = max(gpu.now, gpu.beside) + gpu.device.kernel_seconds
         pending.ends[at] = pending.begins[at] + extra
@@ -74,7 +74,7 @@ def _go(gpus: Gpus, ring: RingCollective | Course, extra: float, pending: Pendin
             gpu.trace.append(Event("collectives", ring.kind, start, end))
 
 
-def _wait(gpus: Gpus, pending: Pending) -> None:
+def _wait(gpus: Gpus, pending: PendingCollective) -> None:
     for gpu, start, end in zip(gpus.mine, pending.begins, pending.ends, strict=True):
         gpu.counters.hidden_seconds += max(min(gpu.now, end) - start, 0.0)
         gpu.now = max(gpu.now, end)

@@ -21,7 +21,7 @@ Way = Literal["fused", "apart", "unfused"]  # how a product is computed (operati
 
 
 @dataclass(frozen=True)
-class Codes:
+class GpuCodes:
     """A matrix [rows, columns] that is (code - zero) * scale, or code * scale + zero where these are `offsets`.
 
     Lines are its rows, or all of them one after the other. Of a line there are codes uint8 [lines, bytes], from number
@@ -50,7 +50,7 @@ class Codes:
         return len(self.codes) != self.rows
 
 
-Factor: TypeAlias = np.ndarray | tuple[Codes, ...]  # float16 in value, or codes of parts on top of each other
+Factor: TypeAlias = np.ndarray | tuple[GpuCodes, ...]  # float16 in value, or codes of parts on top of each other
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class Thin:
 
 
 @dataclass(frozen=True)
-class Coded:
+class GpuMatrix:
     """W^T [out, in] on a GPU: codes, and compensators of some of its rows. `way`: how products with it are computed."""
 
-    codes: Codes
+    codes: GpuCodes
     thin: tuple[Thin, ...]
     way: Way
 
@@ -85,7 +85,7 @@ def factor_bytes(factor: Factor) -> int:
     return 2 * factor.size if isinstance(factor, np.ndarray) else sum(part.nbytes for part in factor)
 
 
-def side_by_side(gpu: Gpu, parts: Sequence[Coded]) -> Coded:
+def side_by_side(gpu: Gpu, parts: Sequence[GpuMatrix]) -> GpuMatrix:
     """Matrices with one input as one; they are the same memory."""
     ends = np.cumsum([part.codes.rows for part in parts]).tolist()
     codes = parts[0].codes
@@ -94,7 +94,7 @@ def side_by_side(gpu: Gpu, parts: Sequence[Coded]) -> Coded:
     def on_top(arrays: list[np.ndarray]) -> np.ndarray:
         return np.concatenate(arrays) if gpu.payload else gpu.shaped((ends[-1], arrays[0].shape[1]), arrays[0].dtype)
 
-    whole = Codes(
+    whole = GpuCodes(
         on_top([part.codes.codes for part in parts]), on_top([part.codes.scale for part in parts]),
         on_top(zeros) if zeros else None, codes.bits, codes.group, codes.begin, codes.first, ends[-1], codes.columns,
         codes.offsets,
@@ -104,14 +104,14 @@ def side_by_side(gpu: Gpu, parts: Sequence[Coded]) -> Coded:
              each.rank)
         for part, end in zip(parts, ends, strict=True) for each in part.thin
     ]  # fmt: skip
-    return Coded(whole, tuple(thin), parts[0].way)
+    return GpuMatrix(whole, tuple(thin), parts[0].way)
 
 
 @dataclass(frozen=True)
 class Rebuilt:
     """Room for some lines of a matrix as numbers [lines, groups * group], and what unpacking needs between."""
 
-    source: Codes
+    source: GpuCodes
     numbers: np.ndarray
     wide: np.ndarray
     words: np.ndarray
@@ -180,7 +180,7 @@ class Rebuilt:
             np.copyto(fours[:, :, 3, :, place], part)
 
 
-def room_for(codes: Codes) -> Rebuilt:
+def room_for(codes: GpuCodes) -> Rebuilt:
     """For the lines of a block, or all of one line."""
     groups, units = codes.scale.shape[1], codes.codes.shape[1] // (4 * codes.bits)
     lines = min(len(codes.codes), max(1, BLOCK // (groups * codes.group)))

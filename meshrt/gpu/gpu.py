@@ -15,7 +15,7 @@ import numpy as np
 
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.memory import Budget
-from meshrt.gpu.plan import Plan
+from meshrt.gpu.plan import StaticPlan
 from meshrt.gpu.timing import RowKernel, Shape, plain_seconds, products_seconds, rows_seconds
 from meshrt.ranks.group import hollow
 from meshrt.ranks.trace import Event
@@ -51,7 +51,7 @@ class Cost:
 
 
 @dataclass(slots=True)
-class Counters:
+class GpuCounters:
     """What a GPU did. Everything but the tallies is a number that differences can be taken of."""
 
     launches: int = 0
@@ -77,9 +77,9 @@ class Gpu:
     host_clock: float = 0.0
     beside: float = 0.0  # when the second stream is free
     memory: Budget = field(init=False)
-    counters: Counters = field(default_factory=Counters)
-    plan: Plan | None = None  # that is being recorded
-    noted: Plan | None = None  # what is launched now, to be counted again
+    counters: GpuCounters = field(default_factory=GpuCounters)
+    plan: StaticPlan | None = None  # that is being recorded
+    noted: StaticPlan | None = None  # what is launched now, to be counted again
     fusing: list[Call] | None = None  # kernels of which one is being made
     costs: dict[tuple[Any, ...], Cost] = field(default_factory=dict)  # that are not set anew, by what was asked for
     scopes: list[list[Buffer]] = field(default_factory=list)  # buffers made since each open scope began

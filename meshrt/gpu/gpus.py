@@ -11,12 +11,12 @@ from meshrt.errors import UsageError
 from meshrt.gpu import nodes
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.gpu import Gpu
-from meshrt.gpu.meter import Phase, Reading, reading
+from meshrt.gpu.meter import GpuPhase, Reading, reading
 from meshrt.gpu.nodes import AUTO, check_nodes
-from meshrt.gpu.plan import Plan
+from meshrt.gpu.plan import StaticPlan
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
-from meshrt.ranks.course import Course
+from meshrt.ranks.course import CollectiveCourse
 from meshrt.ranks.group import EVERY, Group, Traffic
 from meshrt.ranks.pairs import Table
 from meshrt.ranks.rings import Link, RingCollective
@@ -51,9 +51,9 @@ class Gpus:
     group: Group = field(init=False)
     members: range = field(init=False)  # of the run's GPUs
     among: slice = field(default_factory=lambda: EVERY)  # of those that the rank hosts
-    phases: dict[str, Phase] = field(default_factory=dict)
-    plan: Plan | None = None  # that is being recorded
-    noted: Plan | None = None  # what is done now, to be counted again
+    phases: dict[str, GpuPhase] = field(default_factory=dict)
+    plan: StaticPlan | None = None  # that is being recorded
+    noted: StaticPlan | None = None  # what is done now, to be counted again
     sampled: bool = False  # some layers stood for others
     trace_path: str | None = None  # of a file for what ran when
     maps_path: str | None = None  # and of one for what each did
@@ -188,7 +188,7 @@ class Gpus:
 
     def ring(
         self, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[int], itemsize: int, axis: int
-    ) -> tuple[RingCollective | Course, float]:
+    ) -> tuple[RingCollective | CollectiveCourse, float]:
         """A collective to be run, and what it takes before its first step. `sizes`: of a gather's parts, or the root of
         a broadcast."""
         axis = axis % parts[0].ndim if parts else 0
@@ -206,14 +206,16 @@ class Gpus:
         return self.members.start // size == (self.members.stop - 1) // size
 
     def _launch_round(
-        self, ring: RingCollective | Course, extra: float, begins: list[float], ends: list[float]
+        self, ring: RingCollective | CollectiveCourse, extra: float, begins: list[float], ends: list[float]
     ) -> None:
         for gpu in self.mine:
             gpu.host_clock += gpu.device.launch_seconds
             gpu.now = max(gpu.now, gpu.host_clock)
         self._go_round(ring, extra, begins, ends)
 
-    def _go_round(self, ring: RingCollective | Course, extra: float, begins: list[float], ends: list[float]) -> None:
+    def _go_round(
+        self, ring: RingCollective | CollectiveCourse, extra: float, begins: list[float], ends: list[float]
+    ) -> None:
         """A collective, which begins on each GPU when that is there. The lists are room for times."""
         for at, gpu in enumerate(self.mine):
             begins[at] = gpu.now + gpu.device.kernel_seconds
@@ -259,7 +261,7 @@ class Gpus:
         before = self._readings()
         yield
         self.meet()
-        self.phases.setdefault(name, Phase(len(self.mine))).add(before, self._readings(), tokens)
+        self.phases.setdefault(name, GpuPhase(len(self.mine))).add(before, self._readings(), tokens)
         for gpu, start in zip(self.mine, before, strict=True):
             if gpu.trace is not None:
                 gpu.trace.append(Event("phases", name, start.now, gpu.now))
@@ -279,9 +281,9 @@ class Gpus:
             gpu.close_scope()
 
     @contextmanager
-    def recording(self, name: str) -> Iterator[Plan]:
+    def recording(self, name: str) -> Iterator[StaticPlan]:
         """Nothing runs inside: kernels and collectives go to the plan, which is to be replayed."""
-        plan = Plan(name)
+        plan = StaticPlan(name)
         for gpu in self.mine:
             plan.add(gpu.launch_graph)
             gpu.plan = plan
@@ -292,11 +294,11 @@ class Gpus:
             gpu.plan = None
 
     @contextmanager
-    def noting(self) -> Iterator[Plan]:
+    def noting(self) -> Iterator[StaticPlan]:
         """What is launched inside is kept as well, so that a replay counts the same again, launch by launch, and takes
         the same memory. Without payload: nothing is computed again."""
         assert not self.payload and self.plan is None
-        plan, before = Plan("workspace"), [
+        plan, before = StaticPlan("workspace"), [
             (gpu.memory.used, gpu.memory.peak, dict(gpu.memory.fullest)) for gpu in self.mine
         ]  # fmt: skip
         for gpu in self.mine:
@@ -310,7 +312,7 @@ class Gpus:
             if peak >= gpu.memory.peak:
                 gpu.memory.peak, gpu.memory.at_peak = peak, names
 
-    def give_up(self, plan: Plan) -> None:
+    def give_up(self, plan: StaticPlan) -> None:
         """Free a plan and its buffers."""
         plan.close()
         for gpu in self.mine:

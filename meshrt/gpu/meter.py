@@ -3,14 +3,14 @@
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from meshrt.gpu.gpu import Counters, Gpu
+from meshrt.gpu.gpu import Gpu, GpuCounters
 from meshrt.ranks.group import Traffic
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-NUMBERS = tuple(field.name for field in fields(Counters) if field.name != "tally")
+NUMBERS = tuple(field.name for field in fields(GpuCounters) if field.name != "tally")
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def reading(gpu: Gpu, traffic: "Mapping[str, Traffic]") -> Reading:
     return Reading(gpu.now, numbers)
 
 
-class Phase:
+class GpuPhase:
     """Sums over the stretches of one name, for each hosted GPU."""
 
     def __init__(self, gpus: int) -> None:

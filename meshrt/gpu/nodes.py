@@ -17,7 +17,7 @@ from meshrt.errors import UsageError
 from meshrt.gpu.device import LINKS, GpuDevice, Protocol
 from meshrt.gpu.gpu import Gpu
 from meshrt.ranks.control import Control
-from meshrt.ranks.course import BETWEEN, INSIDE, Course, Members, seconds_of
+from meshrt.ranks.course import BETWEEN, INSIDE, CollectiveCourse, Members, seconds_of
 from meshrt.ranks.group import Group, hollow
 from meshrt.ranks.hierarchy import ALGORITHMS, Steps, collective, send
 from meshrt.ranks.hierarchy import all_to_all as all_to_all_steps
@@ -69,7 +69,7 @@ class Joined(Shape):
 
 
 @dataclass(frozen=True)
-class Way:
+class CollectiveWay:
     """How a collective goes: its transfers, over which links, what it takes before the first, and to the end."""
 
     steps: Steps
@@ -80,7 +80,7 @@ class Way:
 
 def course(
     gpus: Joined, kind: str, parts: Arrays, outs: Arrays, sizes: Sequence[int], itemsize: int, axis: int
-) -> tuple[Course, float]:
+) -> tuple[CollectiveCourse, float]:
     """A collective to be run, and what it takes before its first step. `sizes`: of a gather's parts; of a broadcast,
     its root."""
     chunks = [_chunks(gpus, kind, out, sizes, axis) for out in outs]
@@ -98,13 +98,15 @@ def course(
     way = _way(gpus.device, kind, gpus.collectives, _nodes(gpus, gpus.members), counts, itemsize, root, gpus.node_size)
     members = Members(owners, _nodes(gpus, gpus.members), way.links)
     group, payload = gpus.group, gpus.payload
-    made = Course(gpus.control, kind, way.steps, members, chunks, copies if payload else [], payload, group.wait)
+    made = CollectiveCourse(
+        gpus.control, kind, way.steps, members, chunks, copies if payload else [], payload, group.wait
+    )
     return made, way.start
 
 
 def all_to_all(
     gpus: Joined, parts: Sequence[Arrays], rows: Table, row_bytes: int
-) -> tuple[Course, float, list[Arrays]]:  # fmt: skip
+) -> tuple[CollectiveCourse, float, list[Arrays]]:  # fmt: skip
     """An all-to-all to be run, what it takes before its first step, and for each hosted GPU the bytes of all parts,
     source * count + target of them, where they are and come to."""
     count, places = gpus.count, _nodes(gpus, gpus.members)
@@ -126,7 +128,7 @@ def all_to_all(
         held.append(room)
     owners = tuple(gpus.group.owner(member) for member in gpus.members)
     members = Members(owners, places, way.links)
-    made = Course(gpus.control, "all_to_all", way.steps, members, held, [], gpus.payload, gpus.group.wait)
+    made = CollectiveCourse(gpus.control, "all_to_all", way.steps, members, held, [], gpus.payload, gpus.group.wait)
     return made, way.start, held
 
 
@@ -139,7 +141,7 @@ def arrived(parts: Arrays, member: int, rows: Table, payload: bool) -> Held:
     }  # fmt: skip
 
 
-def _way_to_all(gpus: Joined, rows: Table, row_bytes: int, places: tuple[int, ...]) -> Way:
+def _way_to_all(gpus: Joined, rows: Table, row_bytes: int, places: tuple[int, ...]) -> CollectiveWay:
     """The asked one, or the one that would be over first."""
     device, size = gpus.device, gpus.count
     share = size // len({*places})
@@ -155,7 +157,7 @@ def _way_to_all(gpus: Joined, rows: Table, row_bytes: int, places: tuple[int, ..
 
 def passed(
     source: Joined, target: Joined, parts: Arrays, outs: Arrays, itemsize: int
-) -> tuple[Course, float]:  # fmt: skip
+) -> tuple[CollectiveCourse, float]:  # fmt: skip
     """An array of each GPU of a group, to the GPU at the same place of another one."""
     numbers = [*source.members, *target.members]
     places, device, count = _nodes(source, numbers), source.device, source.count
@@ -172,7 +174,7 @@ def passed(
     steps = send([(at, count + at) for at in range(count)])
     chunks = [[data] for data in (*parts, *outs)]
     members = Members(owners, places, links)
-    made = Course(source.control, "send", steps, members, chunks, [], source.payload, source.group.wait)
+    made = CollectiveCourse(source.control, "send", steps, members, chunks, [], source.payload, source.group.wait)
     return made, (between if len({places[0], places[count]}) > 1 else inside).seconds
 
 
@@ -193,7 +195,7 @@ def _nodes(gpus: Joined, members: Sequence[int]) -> tuple[int, ...]:
 def _way(
     device: GpuDevice, kind: str, collectives: str, nodes: tuple[int, ...], counts: tuple[int, ...], itemsize: int,
     root: int, node_size: int | None,
-) -> Way:  # fmt: skip
+) -> CollectiveWay:  # fmt: skip
     """The asked one, or the one that would be over first if all GPUs began at once; of equal ones the first."""
     size, several = len(nodes), len({*nodes}) > 1
     share = size // len({*nodes})
@@ -211,7 +213,7 @@ def _way(
 def _timed(
     device: GpuDevice, steps: Steps, nodes: tuple[int, ...], rates: tuple[float, float], nbytes: Sequence[int],
     itemsize: int,
-) -> Way:  # fmt: skip
+) -> CollectiveWay:  # fmt: skip
     """Steps over links of these rates, with the protocol of each level that is the fastest for its largest transfers.
     `nbytes` of each part, whose numbers have `itemsize` each."""
     chosen = []
@@ -227,7 +229,7 @@ def _timed(
     )  # fmt: skip
     start = max((protocol.seconds for protocol, used in chosen if used), default=0.0)
     members = Members((0,) * len(nodes), nodes, (inside, between))
-    return Way(steps, members.links, start, start + seconds_of(steps, members, nbytes))
+    return CollectiveWay(steps, members.links, start, start + seconds_of(steps, members, nbytes))
 
 
 def _level(nodes: tuple[int, ...], transfer: tuple[int, int, object, bool]) -> int:

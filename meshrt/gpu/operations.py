@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.gpu.codes import Coded, Codes, Factored, Rebuilt, Thin, factor_bytes, room_for, room_for_factor
+from meshrt.gpu.codes import Factored, GpuCodes, GpuMatrix, Rebuilt, Thin, factor_bytes, room_for, room_for_factor
 from meshrt.gpu.gpu import Cost, Gpu
 from meshrt.records import dataclass
 
@@ -33,15 +33,15 @@ def matmuls(
     return results
 
 
-def int3_matmul(gpu: Gpu, x: np.ndarray, w: Codes) -> np.ndarray:
+def int3_matmul(gpu: Gpu, x: np.ndarray, w: GpuCodes) -> np.ndarray:
     """x [m, k] times W^T [n, k] in 3 bits (or 2 to 8) -> [m, n]: one kernel, which reads the codes as they are."""
     out = gpu.new(len(x), w.rows)
-    _fused(gpu, [x], [Coded(w, (), "apart")], [out], False)
+    _fused(gpu, [x], [GpuMatrix(w, (), "apart")], [out], False)
     return out
 
 
 def coded_matmuls(
-    gpu: Gpu, xs: Sequence[np.ndarray], ws: Sequence[Coded], biases: Sequence[np.ndarray | None],
+    gpu: Gpu, xs: Sequence[np.ndarray], ws: Sequence[GpuMatrix], biases: Sequence[np.ndarray | None],
     outs: Sequence[np.ndarray] | None = None,
 ) -> list[np.ndarray]:  # fmt: skip
     """Products with matrices of codes and their compensators, as their `way` says; to `outs` if given.
@@ -127,7 +127,7 @@ def _room(gpu: Gpu, x: np.ndarray, thin: Thin) -> _Pair:
     )  # fmt: skip
 
 
-def _fused(gpu: Gpu, xs: Sequence[np.ndarray], ws: Sequence[Coded], outs: Sequence[np.ndarray], thin: bool) -> None:
+def _fused(gpu: Gpu, xs: Sequence[np.ndarray], ws: Sequence[GpuMatrix], outs: Sequence[np.ndarray], thin: bool) -> None:
     """One kernel for all products with codes, and with their compensators if `thin`."""
     flops = nbytes = dense = 0
     for x, w, out in zip(xs, ws, outs, strict=True):
@@ -148,7 +148,7 @@ def _thin_flops(x: np.ndarray, compensator: Thin) -> int:
     return int(2 * len(x) * compensator.rank * (x.shape[1] + compensator.rows.stop - compensator.rows.start))
 
 
-def _compensate(gpu: Gpu, xs: Sequence[np.ndarray], ws: Sequence[Coded], outs: Sequence[np.ndarray]) -> None:
+def _compensate(gpu: Gpu, xs: Sequence[np.ndarray], ws: Sequence[GpuMatrix], outs: Sequence[np.ndarray]) -> None:
     """x V^T of all products in one kernel, and what U makes of them added to the results in another."""
     lows, pairs = [], []
     flops, nbytes, more_flops, more_bytes = 0, 0, 0, 0
@@ -172,7 +172,7 @@ def _compensate(gpu: Gpu, xs: Sequence[np.ndarray], ws: Sequence[Coded], outs: S
         gpu.launch(_raise, outs[0], pairs, cost=gpu.cost(more_flops, more_bytes))
 
 
-def _unfused(gpu: Gpu, x: np.ndarray, w: Coded, out: np.ndarray) -> None:
+def _unfused(gpu: Gpu, x: np.ndarray, w: GpuMatrix, out: np.ndarray) -> None:
     dense = gpu.new(w.codes.rows, w.codes.columns)
     size = gpu.size(dense)
     room = room_for(w.codes) if gpu.payload else None

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 
-class Plan:
+class StaticPlan:
     """Calls in order, with arguments that are fixed: arrays, views, requests. `name` is that of their memory."""
 
     def __init__(self, name: str) -> None:

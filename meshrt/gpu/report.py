@@ -9,7 +9,7 @@ from meshrt.energy import PICO, Counts, Loads, energy_row, with_energy
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.meter import reading
-from meshrt.kinds import Row, row_of
+from meshrt.kinds import TableRow, row_of
 from meshrt.machine import Measured
 from meshrt.ranks.devicemaps import Stretch, write_device_maps
 from meshrt.units import short, size
@@ -193,12 +193,12 @@ def _said(report: dict[str, Any]) -> str:
     return f"{nodes} (tp {groups['tp']}, pp {groups['pp']}, dp {groups['dp']})"
 
 
-def rows(report: dict[str, Any]) -> Iterator[Row]:
+def rows(report: dict[str, Any]) -> Iterator[TableRow]:
     """The rows of the table: a cell for each phase, and one for the whole run."""
     whole = report["measured"]
     parts = [*report["phases"], whole]
 
-    def row(path: str, show: Callable[[dict[str, Any]], str]) -> Row:
+    def row(path: str, show: Callable[[dict[str, Any]], str]) -> TableRow:
         return row_of("gpu", report, path, [show(part) for part in parts])
 
     yield row("tokens", lambda part: f"{part['tokens']:,}" if "tokens" in part else "")

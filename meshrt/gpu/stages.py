@@ -11,7 +11,7 @@ from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)
-class Sent:
+class UnderWay:
     """Room for what is under way to a stage's GPUs, and when it is there."""
 
     outs: Arrays
@@ -38,7 +38,7 @@ def _part(gpus: Gpus, members: range) -> Gpus:
 
 def pass_on(
     gpus: Gpus, source: Gpus, target: Gpus, parts: Arrays, shape: tuple[int, ...], dtype: Any = None
-) -> Sent:  # fmt: skip
+) -> UnderWay:  # fmt: skip
     """Send arrays of this shape from a stage's GPUs to those at the same places of another one. What they get is
     theirs after `arrive`; until then they may do something else."""
     outs = [gpu.new(*shape, dtype=dtype) for gpu in target.mine]
@@ -58,10 +58,10 @@ def pass_on(
         counted.between += between
     gpus.group.messages += made.messages
     gpus.group.message_bytes += made.message_bytes
-    return Sent(outs, times[len(begins) :])
+    return UnderWay(outs, times[len(begins) :])
 
 
-def arrive(target: Gpus, sent: Sent) -> Arrays:
+def arrive(target: Gpus, sent: UnderWay) -> Arrays:
     """The GPUs wait for what was sent to them, and have it."""
     for gpu, arrival in zip(target.mine, sent.arrivals, strict=True):
         gpu.host_clock += gpu.device.launch_seconds

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.gpus import Gpus
-from meshrt.gpu.meter import NUMBERS, Phase
+from meshrt.gpu.meter import NUMBERS, GpuPhase
 from meshrt.ranks.group import Traffic
 from meshrt.ranks.snapshot import Snapshot
 
@@ -48,7 +48,7 @@ def restore(gpus: Gpus, snapshot: Snapshot) -> None:
     stored = [facts["gpus"][gpu.index] for gpu in gpus.mine]
     gpus.phases.clear()
     for name, (tokens, seconds) in facts["phases"].items():
-        phase = gpus.phases[str(name)] = Phase(len(stored))
+        phase = gpus.phases[str(name)] = GpuPhase(len(stored))
         phase.tokens, phase.seconds = int(tokens), float(seconds)
         phase.numbers = [dict(gpu_facts["phases"][name]) for gpu_facts in stored]
     gpus.sampled = any(gpu_facts["sampled"] for gpu_facts in stored)

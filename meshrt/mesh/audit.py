@@ -11,11 +11,11 @@ from typing import Protocol
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.mesh.memory import Memory
+from meshrt.mesh.memory import CoreMemory
 from meshrt.records import dataclass
 
 
-class Arrival(Protocol):
+class Awaited(Protocol):
     """Of a transfer (replay.py)."""
 
     over: bool  # all cores have waited for it
@@ -27,7 +27,7 @@ class Audit:
 
     path: str
     file: str
-    sent: list[tuple[int, Sequence[Arrival]]] = field(default_factory=list)  # line of the file, what was to arrive
+    sent: list[tuple[int, Sequence[Awaited]]] = field(default_factory=list)  # line of the file, what was to arrive
     kept: int = 1000  # transfers, before those that were received are dropped
     fresh: dict[tuple[int, str], tuple[int, np.ndarray]] = field(default_factory=dict)  # line, numbers
 
@@ -52,18 +52,18 @@ class Audit:
                     f" np.arange({count}) == 0"
                 )
 
-    def sends(self, arrivals: Sequence[Arrival]) -> None:
+    def sends(self, arrivals: Sequence[Awaited]) -> None:
         """A transfer has left."""
         self.sent.append((self._line(), arrivals))
         if len(self.sent) > self.kept:
             self.sent = self.open()
             self.kept = 1000 + 2 * len(self.sent)
 
-    def open(self) -> list[tuple[int, Sequence[Arrival]]]:
+    def open(self) -> list[tuple[int, Sequence[Awaited]]]:
         """Transfers that nobody has received, or not all of them."""
         return [(line, arrivals) for line, arrivals in self.sent if not all(arrival.over for arrival in arrivals)]
 
-    def makes(self, memory: Memory, name: str, numbers: np.ndarray) -> np.ndarray:
+    def makes(self, memory: CoreMemory, name: str, numbers: np.ndarray) -> np.ndarray:
         """Fresh core memory under that name. Returns the same numbers as an array of its own, which may go as it would.
 
         It does not refer to `numbers` as a view does, so what a core is charged for goes when the program lets it go.

@@ -8,7 +8,7 @@ from typing import Any
 from meshrt.errors import UsageError
 from meshrt.mesh import meter
 from meshrt.mesh.computing import Computing
-from meshrt.mesh.defects import Wafer, embed
+from meshrt.mesh.defects import WaferMap, embed
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh, tile_ranks
 from meshrt.mesh.peaks import NamedMemory
@@ -113,8 +113,9 @@ class Block(Computing):
 
 
 def make_block(
-    comm: Any, device: Device, width: int, height: int, watch: Board, payload: bool = True, wafer: Wafer | None = None,
-    maps_path: str | None = None, timeline: Timeline | None = None, timed: bool = True, messages: Any = None,
+    comm: Any, device: Device, width: int, height: int, watch: Board, payload: bool = True,
+    wafer: WaferMap | None = None, maps_path: str | None = None, timeline: Timeline | None = None,
+    timed: bool = True, messages: Any = None,
 ) -> Block:  # fmt: skip
     """This rank's block of a W x H mesh shared by all ranks of the communicator. UsageError where it cannot be."""
     for side, size, most in (("width", width, device.width), ("height", height, device.height)):

@@ -13,10 +13,10 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.mesh import meter
 from meshrt.mesh.clock import Clock, Still
-from meshrt.mesh.defects import Wafer, links_of
+from meshrt.mesh.defects import WaferMap, links_of
 from meshrt.mesh.device import Device
 from meshrt.mesh.maps import Maps, new_maps
-from meshrt.mesh.memory import Memory
+from meshrt.mesh.memory import CoreMemory
 from meshrt.mesh.mesh import NORTH, SOUTH, Mesh
 from meshrt.mesh.peaks import NamedMemory, new_peaks
 from meshrt.mesh.wires.core import chosen
@@ -55,11 +55,11 @@ class Cores:
     bells: Bells | None = None  # by which ranks are told
     core: Any = field(default_factory=chosen)  # the compiled core, if it is there and wanted
     tables: Tables = field(init=False)
-    memory: Memory = field(init=False)
+    memory: CoreMemory = field(init=False)
     clock: Clock = field(init=False)
     ledger: meter.Ledger = field(default_factory=meter.Ledger)
     site: str = ""  # where on the wafer the cores are, if the run has several sites
-    wafer: Wafer | None = None  # that the mesh is laid on, if that has defects
+    wafer: WaferMap | None = None  # that the mesh is laid on, if that has defects
     startup_cpu_seconds: float = field(default_factory=process_time)  # what this rank had used when it got its block
     traffic: dict[tuple[Any, Any], int] = field(default_factory=dict)  # bytes by schedule, not yet on the links
     uses: dict[tuple[Any, Any, int], int] = field(default_factory=dict)  # with maps: transfers by schedule and bytes
@@ -72,7 +72,7 @@ class Cores:
         self.tables = Tables(self.mesh, self.device)
         self.mapped = self.ledger.maps_path is not None
         named = self.mapped or not self.timed
-        self.memory = (NamedMemory if named else Memory)(self.mesh, self.device, self.site)
+        self.memory = (NamedMemory if named else CoreMemory)(self.mesh, self.device, self.site)
         self.clock = (Clock if self.timed else Still)(self.mesh, self.device)
         if self.mapped:
             self.clock.busy = np.zeros(self.shape)

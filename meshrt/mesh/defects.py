@@ -113,7 +113,7 @@ def _place(path: str, kind: str, entry: Any, length: int, width: int, height: in
 
 
 @dataclass(frozen=True, eq=False)
-class Wafer:
+class WaferMap:
     """A healthy mesh on a wafer with defects. `coordinates`, [h, w, 2]: each core's (x, y) on the wafer."""
 
     defects: Defects
@@ -159,7 +159,7 @@ class Wafer:
         return hops
 
 
-def links_of(wafer: Wafer, mesh: Mesh) -> Links:
+def links_of(wafer: WaferMap, mesh: Mesh) -> Links:
     """The links out of a rank's cores, one by one, as links of the wafer."""
     width, height = wafer.defects.size
     at, to = list[int](), list[int]()
@@ -174,7 +174,7 @@ def links_of(wafer: Wafer, mesh: Mesh) -> Links:
 
 def make_wafer(
     defects: str, spares: str | tuple[int, int] | None, seed: int, width: int, height: int
-) -> Wafer:  # fmt: skip
+) -> WaferMap:  # fmt: skip
     """The wafer of a run: `defects` is a rate or a file, `spares` is CxR, columns and rows beyond those of the mesh.
 
     Without `spares` there is one for every eight, and one at least. UsageError, LimitError.
@@ -195,7 +195,7 @@ def is_rate(text: str) -> bool:
     return True
 
 
-def embed(defects: Defects, width: int, height: int) -> Wafer:
+def embed(defects: Defects, width: int, height: int) -> WaferMap:
     """Lay a W x H mesh on a wafer. LimitError where too few of its rows have enough healthy cores."""
     healthy = (~defects.cores).sum(axis=1)
     rows = np.flatnonzero(healthy >= width)[:height]
@@ -209,7 +209,7 @@ def embed(defects: Defects, width: int, height: int) -> Wafer:
     for at, row in enumerate(rows):
         coordinates[at, :, 0] = np.flatnonzero(~defects.cores[row])[:width]
         coordinates[at, :, 1] = row
-    return Wafer(defects, coordinates)
+    return WaferMap(defects, coordinates)
 
 
 def reverse(link: tuple[int, int, int]) -> tuple[int, int, int]:

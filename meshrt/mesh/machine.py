@@ -8,7 +8,7 @@ from meshrt.errors import UsageError
 from meshrt.machine import Measured
 from meshrt.mesh import report
 from meshrt.mesh.block import Block, make_block
-from meshrt.mesh.defects import Wafer, is_rate, make_wafer
+from meshrt.mesh.defects import WaferMap, is_rate, make_wafer
 from meshrt.mesh.device import Device
 from meshrt.mesh.devicefile import find_device
 from meshrt.mesh.mapfile import write_maps
@@ -31,7 +31,7 @@ SHARED = {"size": "mesh", "memory": "core_memory"}
 
 def open_machine(
     comm: Any, board: Board, default: tuple[int, int], payload: bool, console: Console,
-    wafer: Callable[[int, int], Wafer] | None = None, timed: bool = True,
+    wafer: Callable[[int, int], WaferMap] | None = None, timed: bool = True,
     *,
     mesh: Annotated[str | tuple[int, int] | None, "Cores, shared by the ranks.  [default: the program's own]",
         Shown("WxH")] = None,

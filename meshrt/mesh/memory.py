@@ -30,7 +30,7 @@ class Charge(weakref.ref[np.ndarray]):
 
 
 @dataclass(eq=False)
-class Memory:
+class CoreMemory:
     """What the cores of this rank's block hold, in bytes.
 
     Nearly all allocations are equal on all cores and are kept as one number; what differs from core to core (a cache

@@ -46,11 +46,11 @@ class Messages:
 
     goal_path: str | None
     chakra_path: str | None
-    noted: "Noted | None" = None
+    noted: "BlockMessages | None" = None
 
     def watch(self, mesh: Mesh, clock: Clock) -> None:
         """Look at the block of this clock."""
-        noted, before = Noted(self, mesh, clock), clock.seen
+        noted, before = BlockMessages(self, mesh, clock), clock.seen
 
         def seen(name: str, *more: Any, **named: Any) -> None:
             noted.note(name)
@@ -68,7 +68,7 @@ class Messages:
 
 
 @dataclass(eq=False)
-class Noted:
+class BlockMessages:
     """What the cores of one block did, in order.
 
     `done` has (what, more): CALC, cycles of each core; SEND, a transfer with senders and receivers here; RECEIVE, which

@@ -1,11 +1,11 @@
-"""When each core held most, and under which names: `Memory` where somebody wants to look at it."""
+"""When each core held most, and under which names: `CoreMemory` where somebody wants to look at it."""
 
 from collections import Counter
 from dataclasses import field
 
 import numpy as np
 
-from meshrt.mesh.memory import Memory
+from meshrt.mesh.memory import CoreMemory
 from meshrt.records import dataclass
 
 Held = tuple[tuple[str, int], ...]  # names and their bytes, of what is equal at all cores
@@ -40,7 +40,7 @@ def new_peaks(entries: np.ndarray) -> Peaks:
 
 
 @dataclass(eq=False)
-class NamedMemory(Memory):
+class NamedMemory(CoreMemory):
     """What differs from core to core stays as it is for long: for so long all cores hold most at the same moment.
 
     `high` is the most that was common to all cores in such a stretch, and `held` its names; they are entered in `peaks`

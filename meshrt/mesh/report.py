@@ -7,7 +7,7 @@ from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 from meshrt.energy import PICO, Counts, Loads, energy_row, with_energy
-from meshrt.kinds import Row, row_of
+from meshrt.kinds import TableRow, row_of
 from meshrt.machine import Measured
 from meshrt.mesh.block import Block
 from meshrt.mesh.device import Device
@@ -143,15 +143,15 @@ def title(report: dict[str, Any]) -> str:
     )
 
 
-def rows(report: dict[str, Any]) -> Iterator[Row]:
+def rows(report: dict[str, Any]) -> Iterator[TableRow]:
     """The rows of the table: a cell for each phase, and one for the whole run."""
     host, device = report["host"], report["device"]
     parts = [*report["phases"], report["measured"]]
 
-    def count(path: str) -> Row:
+    def count(path: str) -> TableRow:
         return row_of("mesh", report, path, [f"{_at(part, path):,.0f}" for part in parts])
 
-    def nbytes(path: str, limit: int | None = None) -> Row:
+    def nbytes(path: str, limit: int | None = None) -> TableRow:
         cells = [size(_at(part, path)) for part in parts]
         return row_of("mesh", report, path, cells, limit and size(limit))
 
@@ -178,7 +178,7 @@ def rows(report: dict[str, Any]) -> Iterator[Row]:
         yield row_of("mesh", report, "rebuilt", [short(part.get("rebuilt", 0)) for part in parts])
     yield from energy_row("mesh", report)
     wall = [phase["wall_seconds"] for phase in host["phases"]] + [host["wall_seconds"]]
-    yield Row("wall time", [f"{seconds:.2f} s" for seconds in wall])
+    yield TableRow("wall time", [f"{seconds:.2f} s" for seconds in wall])
 
 
 def _at(part: dict[str, Any], path: str) -> Any:

@@ -16,7 +16,7 @@ from meshrt.mesh.defects import embed, links_of
 from meshrt.mesh.mesh import Mesh, tile_ranks
 from meshrt.mesh.meter import SUMS, Counters, Segment
 from meshrt.mesh.wires import order, ramps
-from meshrt.ranks.snapshot import Part, Snapshot
+from meshrt.ranks.snapshot import Snapshot, SnapshotPart
 
 MAXIMA = ("entries", "memory", "sampled")  # of a segment; max_hops is one of its counters
 
@@ -31,7 +31,7 @@ def settings(block: Block) -> dict[str, Any]:
     return {"--mesh": [block.mesh.width, block.mesh.height], "--defects": defects}
 
 
-def describe(blocks: Sequence[Block]) -> tuple[dict[str, Any], dict[str, Part]]:
+def describe(blocks: Sequence[Block]) -> tuple[dict[str, Any], dict[str, SnapshotPart]]:
     """The facts, whole at rank 0 only, and this rank's parts of the arrays. All ranks call it together.
 
     The blocks are all those that go on, of one run. The first is the one at work; no packet is under way.
@@ -119,7 +119,7 @@ def _segment(facts: dict[str, Any], rank: int) -> Segment:
     )
 
 
-def _counted_at(block: Block, counters: Counters, kind: str, site: str) -> Part:
+def _counted_at(block: Block, counters: Counters, kind: str, site: str) -> SnapshotPart:
     """Fresh counters of links, or of cores used, for one site: as a part to be filled."""
     mesh = _mesh_of(site, block)
     shape = mesh.block_height, mesh.block_width
@@ -136,9 +136,9 @@ def _counted_at(block: Block, counters: Counters, kind: str, site: str) -> Part:
     return _part(mesh, np.moveaxis(counters.links[site], 0, -1))
 
 
-def _clocks(blocks: Sequence[Block]) -> dict[str, Part]:
+def _clocks(blocks: Sequence[Block]) -> dict[str, SnapshotPart]:
     """Views of all that clocks keep of each core: [bh, bw, 9], and [bh, bw, 5] twice."""
-    parts = dict[str, Part]()
+    parts = dict[str, SnapshotPart]()
     for at, block in enumerate(blocks):
         clock, shape = block.clock, block.shape
         arrays = {"clock": clock.cells[:, :-1].reshape(-1, *shape), "asked": clock.asked_at, "idle": clock.idle}
@@ -146,8 +146,8 @@ def _clocks(blocks: Sequence[Block]) -> dict[str, Part]:
     return parts
 
 
-def _part(mesh: Mesh, array: np.ndarray) -> Part:
-    return Part(array, mesh.y0, mesh.x0)
+def _part(mesh: Mesh, array: np.ndarray) -> SnapshotPart:
+    return SnapshotPart(array, mesh.y0, mesh.x0)
 
 
 def _mesh_of(site: str, block: Block) -> Mesh:

@@ -38,7 +38,7 @@ NOTES = 8192  # that are made into steps together
 Step = tuple[str, float, float]  # what, and from when to when, in cycles
 
 
-class Steps(NamedTuple):
+class CoreSteps(NamedTuple):
     """Of a core: what each was, as a number of names, and from when to when, in cycles."""
 
     whys: np.ndarray
@@ -61,10 +61,10 @@ class Tracks:
     entered: int = 0  # events of the past that are steps
     names: list[str] = field(default_factory=list)  # later notes that are no steps yet: why, and what time it was then
     rows: list[np.ndarray] = field(default_factory=list)
-    steps: list[Steps] = field(init=False)  # by core
+    steps: list[CoreSteps] = field(init=False)  # by core
 
     def __post_init__(self) -> None:
-        self.steps = [Steps(np.zeros(0, np.int64), np.zeros(0), np.zeros(0)) for _ in self.cores]
+        self.steps = [CoreSteps(np.zeros(0, np.int64), np.zeros(0), np.zeros(0)) for _ in self.cores]
 
     def note(self, name: str) -> None:
         """Clocks may have gone on, and this is why; the past has it no more."""
@@ -101,7 +101,7 @@ class Tracks:
             if len(first) > STEPS:
                 first, last = first[: STEPS + 1], np.append(last[:STEPS], len(why) - 1)
                 why[first[-1]] = self.numbers[NOT_KEPT]
-            self.steps[core] = Steps(why[first], begins[first], ends[last])
+            self.steps[core] = CoreSteps(why[first], begins[first], ends[last])
         self.last = times[-1]
 
 
@@ -206,7 +206,7 @@ def write_timeline(
 
 
 def _events(
-    parts: "Sequence[BlockEvents]", tracks: Sequence[tuple[str, tuple[int, int], list[str], Steps]],
+    parts: "Sequence[BlockEvents]", tracks: Sequence[tuple[str, tuple[int, int], list[str], CoreSteps]],
     lasts: "Sequence[Mapping[int, Last]]", links: Sequence[Mapping[str, Any]], device: Device, phases: Sequence[Step],
 ) -> Iterator[str]:  # fmt: skip
     """All lines, one after the other: each is written, and let go, before the next is made."""

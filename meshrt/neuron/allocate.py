@@ -17,7 +17,7 @@ class par_dim(int):
     """Marks the partition axis of a shape; axes before it make a grid of tiles."""
 
 
-class Grid:
+class TileGrid:
     """Tiles in rows and columns: what `nl.ndarray` gives where axes precede the partition axis."""
 
     def __init__(self, axes: tuple[int, ...], make: Callable[[], Tile]) -> None:
@@ -64,7 +64,7 @@ def ndarray(shape: tuple[int, ...], dtype: Any, *, buffer: Buffer) -> Any:
         raise UsageError(f"a tile of shape {shape}: every axis needs a size, a whole number from 1 on")
     dtype = known(dtype)
     at = next((at for at, size in enumerate(shape) if isinstance(size, par_dim)), 0)
-    return Grid(sizes[:at], lambda: new_tile(buffer, sizes[at:], dtype)) if at else new_tile(buffer, sizes, dtype)
+    return TileGrid(sizes[:at], lambda: new_tile(buffer, sizes[at:], dtype)) if at else new_tile(buffer, sizes, dtype)
 
 
 def check_buffer(buffer: Any) -> None:

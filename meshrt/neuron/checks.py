@@ -8,15 +8,15 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.neuron.engines import Core
-from meshrt.neuron.timeline import Engine
+from meshrt.neuron.timeline import ComputeEngine
 
 
-def check_engine(name: str, core: Core, engine: Engine | None) -> Engine:
+def check_engine(name: str, core: Core, engine: ComputeEngine | None) -> ComputeEngine:
     """The engine that an instruction was given, or the vector engine. UsageError for one that cannot run it."""
     if engine is None:
         return core.vector
     if not any(engine is allowed for allowed in (core.vector, core.scalar, core.gpsimd)):
-        shown = f"the {engine.name} engine" if isinstance(engine, Engine) else repr(engine)
+        shown = f"the {engine.name} engine" if isinstance(engine, ComputeEngine) else repr(engine)
         raise UsageError(
             f"{name} cannot run on {shown}: engine= takes core.vector, core.scalar or core.gpsimd of the tile's core"
         )

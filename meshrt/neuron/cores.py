@@ -11,7 +11,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.device import NeuronDevice
-from meshrt.neuron.engines import Phase
+from meshrt.neuron.engines import NeuronPhase
 from meshrt.neuron.tile import Tile, new_tile
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
@@ -55,7 +55,7 @@ class Cores:
         """Nothing to give back: the communicator is the run's."""
 
     @contextmanager
-    def phase(self, name: str, tokens: int | None = None) -> Iterator[list[Phase]]:
+    def phase(self, name: str, tokens: int | None = None) -> Iterator[list[NeuronPhase]]:
         """Count what the hosted cores do inside by name; the report adds up what has one name. It begins on all cores
         when the last is there.
         """
@@ -64,7 +64,7 @@ class Cores:
             yield [stack.enter_context(core.phase(name, tokens)) for core in self.mine]
         self.barrier()
 
-    def lasted(self, phases: list[Phase]) -> float:
+    def lasted(self, phases: list[NeuronPhase]) -> float:
         """Virtual seconds of a phase that is over, on its slowest core."""
         seconds: float = self.control.allreduce(max((phase.end - phase.begin for phase in phases), default=0.0), max)
         return seconds

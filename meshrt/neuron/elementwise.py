@@ -16,7 +16,7 @@ from meshrt.neuron.dtypes import bfloat16, float32, known
 from meshrt.neuron.engines import Core
 from meshrt.neuron.operand import Operand
 from meshrt.neuron.tile import Deferred, Tile, as_tile
-from meshrt.neuron.timeline import Engine
+from meshrt.neuron.timeline import ComputeEngine
 
 Op = Callable[..., Any]  # of arrays, such as np.add and np.exp
 FAST_OPS = (np.add, np.subtract, np.multiply)  # two of bfloat16 at a time
@@ -59,7 +59,7 @@ def activation_reduce(
 
 
 def tensor_tensor(
-    data1: Operand, data2: Operand, op: Op, *, dtype: Any = None, engine: Engine | None = None
+    data1: Operand, data2: Operand, op: Op, *, dtype: Any = None, engine: ComputeEngine | None = None
 ) -> Deferred:
     """op(data1, data2), element by element, on the vector engine: 2n cycles.
 
@@ -82,7 +82,7 @@ def tensor_tensor(
 def tensor_scalar(
     data: Operand, op0: Op, operand0: float | Operand, reverse0: bool = False, op1: Op | None = None,
     operand1: float | Operand | None = None, reverse1: bool = False, *, dtype: Any = None,
-    engine: Engine | None = None,
+    engine: ComputeEngine | None = None,
 ) -> Deferred:  # fmt: skip
     """op0(data, operand0), then op1(that, operand1), on the vector engine: n cycles, for one op as for two.
 
@@ -106,7 +106,7 @@ def tensor_scalar(
     return _deferred(engine, "tensor_scalar", reads, tile.shape, 1, compute, dtype)
 
 
-def tensor_copy(src: Operand, *, dtype: Any = None, engine: Engine | None = None) -> Deferred:
+def tensor_copy(src: Operand, *, dtype: Any = None, engine: ComputeEngine | None = None) -> Deferred:
     """A copy between or within SBUF and PSUM, cast if dtype says so, on the vector engine or another: n cycles."""
     tile = as_tile(src)
     engine = check_engine("tensor_copy", tile.core, engine)
@@ -211,7 +211,7 @@ def _reduced(op: Op, x: np.ndarray) -> np.ndarray:
 
 
 def _deferred(
-    engine: Engine, name: str, reads: Sequence[Tile], shape: tuple[int, ...], passes: float,
+    engine: ComputeEngine, name: str, reads: Sequence[Tile], shape: tuple[int, ...], passes: float,
     compute: Callable[[], np.ndarray], dtype: Any, start: int = 0,
 ) -> Deferred:  # fmt: skip
     """An instruction with its result in SBUF unless it is assigned elsewhere."""

@@ -14,8 +14,8 @@ from meshrt.errors import UsageError
 from meshrt.neuron.device import NeuronDevice
 from meshrt.neuron.dtypes import rounded
 from meshrt.neuron.memory import Hbm, Psum, Sbuf
-from meshrt.neuron.store import Store, View, check_start
-from meshrt.neuron.timeline import DmaRings, Engine
+from meshrt.neuron.store import Store, StoreView, check_start
+from meshrt.neuron.timeline import ComputeEngine, DmaRings
 from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
 
@@ -26,7 +26,7 @@ COUNTS = (
 
 
 @dataclass
-class Phase:
+class NeuronPhase:
     """A stretch of a run by name: what was counted from `begin` to `end`, in seconds of virtual time."""
 
     name: str
@@ -39,13 +39,13 @@ class Phase:
     tokens: int | None = None
 
 
-class Pending(Protocol):
+class PendingInstruction(Protocol):
     """An instruction that has no destination yet (tile.py)."""
 
     def settle(self) -> object: ...
 
 
-AnyPending = TypeVar("AnyPending", bound=Pending)
+AnyPending = TypeVar("AnyPending", bound=PendingInstruction)
 
 
 class Core(ABC):
@@ -61,10 +61,10 @@ class Core(ABC):
         self.hbm = Hbm(self, device.hbm_bytes)
         self.sbuf = Sbuf(self, device.sbuf_partition_bytes)
         self.psum = Psum(self, device.psum_banks, device.psum_bank_bytes)
-        self.tensor = Engine("tensor", device.tensor_hz)
-        self.vector = Engine("vector", device.vector_hz)
-        self.scalar = Engine("scalar", device.scalar_hz)
-        self.gpsimd = Engine("gpsimd", device.gpsimd_hz)
+        self.tensor = ComputeEngine("tensor", device.tensor_hz)
+        self.vector = ComputeEngine("vector", device.vector_hz)
+        self.scalar = ComputeEngine("scalar", device.scalar_hz)
+        self.gpsimd = ComputeEngine("gpsimd", device.gpsimd_hz)
         self.dma = DmaRings(
             device.dma_engines,
             device.partitions,
@@ -75,14 +75,14 @@ class Core(ABC):
         )
         self.ticks = 0  # allocations and instructions so far: what least recently used means
         self.counts = dict.fromkeys(COUNTS, 0)
-        self.phases: list[Phase] = []
+        self.phases: list[NeuronPhase] = []
         self.finish = 0.0  # the last write so far ends
         self.trace: list[Event] | None = None  # what ran when, if somebody wants to look at it
-        self.deferred: Pending | None = None
+        self.deferred: PendingInstruction | None = None
         self.identities: dict[np.dtype[Any], Any] = {}  # tiles that transposes share
 
     @property
-    def engines(self) -> tuple[Engine, ...]:
+    def engines(self) -> tuple[ComputeEngine, ...]:
         return (self.tensor, self.vector, self.scalar, self.gpsimd)
 
     # ---- instructions
@@ -98,7 +98,9 @@ class Core(ABC):
         if self.deferred is not None:
             self.deferred.settle()
 
-    def issue(self, engine: Engine, name: str, cycles: float, reads: Sequence[View], write: View) -> None:
+    def issue(
+        self, engine: ComputeEngine, name: str, cycles: float, reads: Sequence[StoreView], write: StoreView
+    ) -> None:
         """Give an instruction its place on the clock: after its engine, its operands and the readers of its result."""
         check_start(name, write)
         for tile in reads:
@@ -114,7 +116,7 @@ class Core(ABC):
             self.trace.append(Event(engine.name, name, end - (engine.busy - busy), end))
         self.done(end, reads, write)
 
-    def touch(self, reads: Sequence[View], write: View) -> float:
+    def touch(self, reads: Sequence[StoreView], write: StoreView) -> float:
         """Operands that are all in place, and the second from which an instruction may run."""
         self.ticks += 1
         start = 0.0
@@ -140,7 +142,7 @@ class Core(ABC):
             start = target.ready
         return start
 
-    def _bring_back(self, stores: Sequence[Store], write: View) -> float:
+    def _bring_back(self, stores: Sequence[Store], write: StoreView) -> float:
         """Operands that were spilled, and the result's store: the second from which the operands can be read."""
         target = write.store
         for store in stores:
@@ -150,7 +152,7 @@ class Core(ABC):
             self.sbuf.restore(target, (*stores, target), write.data.size == target.data.size)
         return max((store.ready for store in stores), default=0.0)
 
-    def done(self, end: float, reads: Sequence[View], write: View) -> None:
+    def done(self, end: float, reads: Sequence[StoreView], write: StoreView) -> None:
         """Note that an instruction has ended."""
         for tile in reads:
             if end > tile.store.idle:
@@ -165,7 +167,7 @@ class Core(ABC):
         if end > self.finish:
             self.finish = end
 
-    def transfer(self, queue: str, source: View, target: View, slower: float = 1.0) -> None:
+    def transfer(self, queue: str, source: StoreView, target: StoreView, slower: float = 1.0) -> None:
         """A DMA transfer, a "load" from HBM to SBUF or a "store" back. A cast on the way is free: HBM's bytes count."""
         start = self.touch([source], target)
         hbm, tile = (source, target) if queue == "load" else (target, source)
@@ -207,7 +209,7 @@ class Core(ABC):
     def fill(self, target: Any, value: Any) -> None:
         """target[...] = a number."""
 
-    def put(self, target: View, values: np.ndarray) -> None:
+    def put(self, target: StoreView, values: np.ndarray) -> None:
         """Write numbers, rounded to the dtype of their place."""
         target.data[...] = rounded(values, target.dtype)
 
@@ -231,12 +233,12 @@ class Core(ABC):
         return now
 
     @contextmanager
-    def phase(self, name: str, tokens: int | None = None) -> Iterator[Phase]:
+    def phase(self, name: str, tokens: int | None = None) -> Iterator[NeuronPhase]:
         """Count what happens inside by name. It begins when all before is done, and ends when all of it is."""
         begin = self.barrier()
         for buffer in (self.hbm, self.sbuf, self.psum):
             buffer.begin_phase()
-        phase = Phase(
+        phase = NeuronPhase(
             name, begin, dict(self.counts), {engine.name: engine.busy for engine in self.engines},
             {engine.name: engine.instructions for engine in self.engines}, tokens=tokens,
         )  # fmt: skip

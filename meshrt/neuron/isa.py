@@ -26,7 +26,7 @@ from meshrt.neuron.elementwise import (
 from meshrt.neuron.engines import Core
 from meshrt.neuron.operand import Operand
 from meshrt.neuron.tile import Deferred, Tile, as_tile
-from meshrt.neuron.timeline import Engine
+from meshrt.neuron.timeline import ComputeEngine
 
 __all__ = (
     "activation", "activation_reduce", "affine_select", "dma_copy", "memset", "nc_matmul", "nc_transpose", "reciprocal",
@@ -112,7 +112,7 @@ def _refuse(core: Core, left: Tile, right: Tile) -> NoReturn:
     )
 
 
-def memset(dst: Operand, value: float, *, engine: Engine | None = None) -> None:
+def memset(dst: Operand, value: float, *, engine: ComputeEngine | None = None) -> None:
     """Set a tile of SBUF or PSUM to a value, on the vector engine or another: n cycles, n / 2 for a zero of 16 bit."""
     dst = as_tile(dst)
     core = dst.core

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.neuron import isa
-from meshrt.neuron.allocate import Grid, check_buffer
+from meshrt.neuron.allocate import TileGrid, check_buffer
 from meshrt.neuron.allocate import load as load
 from meshrt.neuron.allocate import load_transpose2d as load_transpose2d
 from meshrt.neuron.allocate import ndarray as ndarray
@@ -43,27 +43,27 @@ def __getattr__(name: str) -> Any:
     raise UsageError(f"nl has no {name!r}: docs/neuron.md says what there is, and what to write instead")
 
 
-class Indices(NamedTuple):
+class IndexPair(NamedTuple):
     """Index arrays of a partition axis and a free one."""
 
     p: np.ndarray
     x: np.ndarray
 
 
-class _Mgrid:
+class _PairGrid:
     """`nl.mgrid[0:p, 0:f]`: index arrays .p and .x."""
 
-    def __getitem__(self, key: tuple[slice, slice]) -> Indices:
-        return Indices(*np.ogrid[key])
+    def __getitem__(self, key: tuple[slice, slice]) -> IndexPair:
+        return IndexPair(*np.ogrid[key])
 
 
-mgrid = _Mgrid()
+mgrid = _PairGrid()
 
 
 def full(shape: tuple[int, ...], fill_value: float, dtype: Any, *, buffer: Buffer) -> Any:
     """The same, set to a value by the vector engine."""
     allocated = ndarray(shape, dtype, buffer=buffer)
-    for tile in allocated if isinstance(allocated, Grid) else (allocated,):
+    for tile in allocated if isinstance(allocated, TileGrid) else (allocated,):
         isa.memset(tile, fill_value)
     return allocated
 
@@ -74,7 +74,7 @@ def zeros(shape: tuple[int, ...], dtype: Any, *, buffer: Buffer) -> Any:
     if buffer.name != "psum":
         return full(shape, 0.0, dtype, buffer=buffer)
     allocated = ndarray(shape, dtype, buffer=buffer)
-    for tile in allocated if isinstance(allocated, Grid) else (allocated,):
+    for tile in allocated if isinstance(allocated, TileGrid) else (allocated,):
         if buffer.payload:
             tile.data[...] = 0
         tile.note_written()

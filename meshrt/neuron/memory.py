@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Sequence
 
 from meshrt.errors import FullError, LimitError, UsageError
-from meshrt.neuron.store import Buffer, Owner, Store
+from meshrt.neuron.store import Buffer, Store, StoreOwner
 
 
 class Hbm(Buffer):
@@ -22,7 +22,7 @@ class Hbm(Buffer):
     name = "hbm"
     on_chip = False
 
-    def __init__(self, core: Owner, limit: int) -> None:
+    def __init__(self, core: StoreOwner, limit: int) -> None:
         super().__init__(core, limit)
         self.held: dict[str, int] = {}
         self.at_most: dict[str, int] | None = None  # None: it is full as never before
@@ -60,7 +60,7 @@ class Sbuf(Buffer):
 
     name = "sbuf"
 
-    def __init__(self, core: Owner, limit: int) -> None:
+    def __init__(self, core: StoreOwner, limit: int) -> None:
         super().__init__(core, limit)
         self.stores: weakref.WeakValueDictionary[int, Store] = weakref.WeakValueDictionary()
         self.idle = [(0.0, limit)]  # free room: since when, bytes of a partition
@@ -133,7 +133,7 @@ class Psum(Buffer):
 
     name = "psum"
 
-    def __init__(self, core: Owner, banks: int, bank_bytes: int) -> None:
+    def __init__(self, core: StoreOwner, banks: int, bank_bytes: int) -> None:
         super().__init__(core, banks * bank_bytes)
         self.bank_bytes = bank_bytes
         self.idle = [0.0] * banks  # of the banks that are free: when the last user is done

@@ -6,12 +6,12 @@ from functools import partial
 from typing import Any
 
 from meshrt.energy import PICO, Counts, Loads, energy_row, with_energy
-from meshrt.kinds import Row, row_of
+from meshrt.kinds import TableRow, row_of
 from meshrt.machine import Measured
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NeuronDevice
-from meshrt.neuron.engines import COUNTS, Phase
+from meshrt.neuron.engines import COUNTS, NeuronPhase
 from meshrt.ranks.devicemaps import Stretch, write_device_maps
 from meshrt.units import short, size
 
@@ -37,7 +37,7 @@ def summaries(core: NeuronCore) -> list[dict[str, Any]]:
     busy = {engine.name: engine.busy for engine in core.engines} | {"dma": core.dma.busy}
     instructions = {engine.name: engine.instructions for engine in core.engines} | {"dma": core.dma.transfers}
     peaks = {buffer.name: buffer.most for buffer in (core.hbm, core.sbuf, core.psum)}
-    whole = Phase("", 0.0, dict(core.counts), busy, instructions, core.barrier(), peaks)
+    whole = NeuronPhase("", 0.0, dict(core.counts), busy, instructions, core.barrier(), peaks)
     return [asdict(phase) for phase in (whole, *core.phases)]
 
 
@@ -158,11 +158,11 @@ def title(report: dict[str, Any]) -> str:
     )
 
 
-def rows(report: dict[str, Any]) -> Iterator[Row]:
+def rows(report: dict[str, Any]) -> Iterator[TableRow]:
     """The rows of the table: a cell for each phase, and one for the whole run."""
     parts, whole = [*report["phases"], report["measured"]], report["measured"]
 
-    def row(path: str, show: Callable[[dict[str, Any]], str], limit: str | None = None) -> Row:
+    def row(path: str, show: Callable[[dict[str, Any]], str], limit: str | None = None) -> TableRow:
         return row_of("neuron", report, path, [show(part) for part in parts], limit)
 
     if any("tokens" in part for part in parts):

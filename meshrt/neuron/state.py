@@ -11,13 +11,13 @@ from typing import Any
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.dtypes import known
-from meshrt.neuron.engines import COUNTS, Phase
+from meshrt.neuron.engines import COUNTS, NeuronPhase
 from meshrt.neuron.isa import core_identity
 from meshrt.neuron.memory import Psum, Sbuf
 from meshrt.neuron.store import Store
 from meshrt.neuron.tile import Tile
 from meshrt.ranks.group import Traffic
-from meshrt.ranks.snapshot import Part, Snapshot
+from meshrt.ranks.snapshot import Snapshot, SnapshotPart
 
 Tiles = Mapping[str, Tile]  # by name: what a program holds between two tokens, of it what was written
 
@@ -27,7 +27,7 @@ def settings(cores: Cores) -> dict[str, Any]:
     return {"--cores": cores.count}
 
 
-def describe(cores: Cores, held: Sequence[Tiles]) -> tuple[dict[str, Any], dict[str, Part]]:
+def describe(cores: Cores, held: Sequence[Tiles]) -> tuple[dict[str, Any], dict[str, SnapshotPart]]:
     """The facts, whole at rank 0 only, and this rank's parts of the arrays. All ranks call it together.
 
     `held` has the tiles of each hosted core. No instruction is without its result.
@@ -55,12 +55,12 @@ def restore(cores: Cores, held: Sequence[Tiles], snapshot: Snapshot) -> None:
         traffic |= {str(kind): Traffic(int(a), int(b)) for kind, (a, b) in core_facts[core.index]["traffic"].items()}
 
 
-def _parts(cores: Cores, held: Sequence[Tiles]) -> dict[str, Part]:
+def _parts(cores: Cores, held: Sequence[Tiles]) -> dict[str, SnapshotPart]:
     """The numbers of the tiles, each an array [1, elements] of its own, as a tile may have another shape elsewhere."""
     if not cores.payload:
         return {}
     return {
-        f"{name} of {core.index}": Part(tile.data)
+        f"{name} of {core.index}": SnapshotPart(tile.data)
         for core, tiles in zip(cores.mine, held, strict=True)
         for name, tile in tiles.items()
     }
@@ -110,7 +110,9 @@ def _restore(core: NeuronCore, tiles: Tiles, facts: Mapping[str, Any]) -> None:
     *ended, running = facts["phases"]
     for name, value in running.items():  # the same object: the phase that is open holds on to it
         setattr(core.phases[-1], name, value)
-    core.phases[:-1] = [Phase(**{field.name: phase[field.name] for field in fields(Phase)}) for phase in ended]
+    core.phases[:-1] = [
+        NeuronPhase(**{field.name: phase[field.name] for field in fields(NeuronPhase)}) for phase in ended
+    ]
 
 
 def _restore_store(store: Store, values: Sequence[Any]) -> None:

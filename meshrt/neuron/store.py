@@ -14,7 +14,7 @@ from meshrt.neuron.dtypes import held
 _ZERO = bytes(4)
 
 
-class Owner(Protocol):
+class StoreOwner(Protocol):
     """What a memory asks of the core that it belongs to."""
 
     device: NeuronDevice
@@ -33,7 +33,7 @@ class Buffer:
     name = ""
     on_chip = True  # tiles have a partition axis
 
-    def __init__(self, core: Owner, limit: int) -> None:
+    def __init__(self, core: StoreOwner, limit: int) -> None:
         self.core = core
         self.payload = core.payload
         self.limit = limit
@@ -106,12 +106,12 @@ class Store:
         return not self.saved and (self.full or self.mask is not None)
 
 
-class View:
+class StoreView:
     """A part of a store, or all of it: what instructions read and write."""
 
     __slots__ = ("data", "key", "parent", "repeats", "store")
 
-    def __init__(self, store: Store, data: np.ndarray, parent: View | None = None, key: Any = None) -> None:
+    def __init__(self, store: Store, data: np.ndarray, parent: StoreView | None = None, key: Any = None) -> None:
         self.store = store
         self.data = data
         self.parent = parent  # of which this is the part `key`; None: the whole store
@@ -167,7 +167,7 @@ class View:
             store.mask = None
 
 
-def first_partition(view: View) -> int:
+def first_partition(view: StoreView) -> int:
     """The partition at which a tile of SBUF or PSUM starts. Only slices go on from another than their parent's."""
     start, part = 0, view
     while part.parent is not None:
@@ -183,7 +183,7 @@ def starts(rows: int) -> tuple[int, ...]:
     return (0, 32, 64, 96) if rows <= 32 else (0, 64) if rows <= 64 else (0,)
 
 
-def check_start(name: str, view: View) -> None:
+def check_start(name: str, view: StoreView) -> None:
     """UsageError for an operand that starts at a partition at which engines do not start."""
     if view.parent is None or not view.store.buffer.on_chip:
         return

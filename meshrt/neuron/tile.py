@@ -11,10 +11,10 @@ from meshrt.errors import UsageError
 from meshrt.neuron.engines import Core
 from meshrt.neuron.index import plain
 from meshrt.neuron.operand import Operand
-from meshrt.neuron.store import Buffer, Store, View
+from meshrt.neuron.store import Buffer, Store, StoreView
 
 
-class Tile(View, Operand):
+class Tile(StoreView, Operand):
     """A view of a store: what kernels hold, slice and pass to instructions."""
 
     __slots__ = ()

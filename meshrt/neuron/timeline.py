@@ -10,7 +10,7 @@ _GAPS = 64  # idle stretches of the DMA engines that are remembered; the oldest 
 
 
 @dataclass(slots=True)
-class Engine:
+class ComputeEngine:
     """One compute engine: it takes its instructions in order. `now`, `busy` are seconds."""
 
     name: str

@@ -57,7 +57,7 @@ class Blocks:
     def __getitem__(self, key: Any) -> Any:
         split = self._split(key)
         if split is None:
-            return Part(self, key)
+            return BlockSlices(self, key)
         at, rest = split
         tile = self.find(at)
         return tile[rest] if rest else tile
@@ -65,7 +65,7 @@ class Blocks:
     def __setitem__(self, key: Any, value: Any) -> None:
         split = self._split(key)
         if split is None:
-            Part(self, key).assign(value)
+            BlockSlices(self, key).assign(value)
             return
         at, rest = split
         self.find(at)[rest or ...] = value
@@ -97,7 +97,7 @@ class ViewedBlocks:
         return viewed[items[count:]] if items[count:] else viewed
 
 
-class Part:
+class BlockSlices:
     """Several tiles of an array, for assignments to all of them: `blocks[...] = 0`."""
 
     def __init__(self, blocks: Blocks, key: Any) -> None:
@@ -133,7 +133,7 @@ class Part:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         target = self[key]
-        target.assign(value) if isinstance(target, Part) else assign(target, value)
+        target.assign(value) if isinstance(target, BlockSlices) else assign(target, value)
 
     @property
     def dtype(self) -> Any:

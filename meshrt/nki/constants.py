@@ -6,7 +6,7 @@ from enum import Enum, IntEnum
 from typing import Any
 
 from meshrt.errors import UsageError
-from meshrt.neuron.timeline import Engine
+from meshrt.neuron.timeline import ComputeEngine
 from meshrt.nki.names import Named
 from meshrt.nki.session import session
 
@@ -70,7 +70,9 @@ class matmul_perf_mode(Enum, metaclass=Named):
     double_pixel = "double_pixel"
 
 
-def chosen(name: str, given: Any, default: str, allowed: tuple[str, ...] = ("vector", "scalar", "gpsimd")) -> Engine:
+def chosen(
+    name: str, given: Any, default: str, allowed: tuple[str, ...] = ("vector", "scalar", "gpsimd")
+) -> ComputeEngine:
     """The core's engine that an instruction runs on. UsageError for one that cannot."""
     core = session().core
     wanted = default if given is None or given is engine.unknown else getattr(given, "value", given)
@@ -78,5 +80,5 @@ def chosen(name: str, given: Any, default: str, allowed: tuple[str, ...] = ("vec
         raise UsageError(
             f"{name} cannot run on {given}; engine= takes {', '.join(f'nisa.engine.{a}' for a in allowed)}"
         )
-    chosen_engine: Engine = getattr(core, wanted)
+    chosen_engine: ComputeEngine = getattr(core, wanted)
     return chosen_engine

@@ -12,7 +12,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import rounded
 from meshrt.neuron.store import starts
-from meshrt.neuron.timeline import Engine
+from meshrt.neuron.timeline import ComputeEngine
 from meshrt.nki.pattern import kept_extents, squeezed
 from meshrt.nki.place import Place
 from meshrt.nki.session import Session, from_here, session
@@ -33,10 +33,11 @@ def masked(mask: Any, shape: Extents) -> tuple[Extents | None, np.ndarray | None
 
 
 def emit(
-    name: str, engine: Engine | None, cycles: Callable[[Extents], float], reads: Sequence[Tensor], shape: Extents,
-    dtype: np.dtype[Any], compute: Compute, *, dst: Tensor | None = None, mask: Any = None, memory: str = "sbuf",
-    adds: bool = False, over: Extents | None = None, result_extents: Callable[[Extents], Extents] | None = None,
-    always_add: bool = False, whole_reads: bool = False, sums: Sequence[Any] = (),
+    name: str, engine: ComputeEngine | None, cycles: Callable[[Extents], float], reads: Sequence[Tensor],
+    shape: Extents, dtype: np.dtype[Any], compute: Compute, *, dst: Tensor | None = None, mask: Any = None,
+    memory: str = "sbuf", adds: bool = False, over: Extents | None = None,
+    result_extents: Callable[[Extents], Extents] | None = None, always_add: bool = False, whole_reads: bool = False,
+    sums: Sequence[Any] = (),
 ) -> Any:  # fmt: skip
     """Run an instruction, into `dst` or into a result that gets its place with the assignment that follows.
 
@@ -122,7 +123,9 @@ def _target(target: Tensor, shape: Extents, extents: Extents | None) -> Place:
     return target.place(tuple(1 if size == 1 else next(kept) for size in full))
 
 
-def _check_places(name: str, engine: Engine | None, launch: Session, reads: Sequence[Tensor], target: Tensor) -> None:
+def _check_places(
+    name: str, engine: ComputeEngine | None, launch: Session, reads: Sequence[Tensor], target: Tensor
+) -> None:
     """UsageError for memories that an engine does not reach."""
     if engine is None:
         return

@@ -27,7 +27,7 @@ from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)
-class How:
+class LaunchOptions:
     """How a kernel is launched. `cores` deals a grid of one axis over so many; `trace` is a file for the timeline."""
 
     device: str | NeuronDevice = "trn1"
@@ -40,7 +40,7 @@ class How:
 class Kernel:
     """A function of tensors. Called with arrays it is launched; called in a kernel it is a part of that one."""
 
-    def __init__(self, function: Callable[..., Any], how: How) -> None:
+    def __init__(self, function: Callable[..., Any], how: LaunchOptions) -> None:
         self.function = function
         self.how = how
         self.report: dict[str, Any] | None = None  # of the last launch
@@ -57,7 +57,7 @@ class Kernel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.launch(self.how, args, kwargs)
 
-    def launch(self, how: How, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def launch(self, how: LaunchOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The kernel's results as arrays, in its tensors' dtypes. UsageError, LimitError, with FILE:LINE first."""
         if running() is not None:
             return self.function(*args, **kwargs)
@@ -102,11 +102,11 @@ def jit(function: Any = None, **options: Any) -> Any:
     if function is None:
         return lambda decorated: jit(decorated, **options)
     target = str(options.get("platform_target", "trn1"))
-    return Kernel(getattr(function, "function", function), How(target))
+    return Kernel(getattr(function, "function", function), LaunchOptions(target))
 
 
 def simulate(kernel: Any, **options: Any) -> Callable[..., Any]:
-    """A kernel as a call that runs it: `simulate(kernel)(a, b)`; device=, grid=, cores=, show=, trace= as in How."""
+    """A kernel as a call that runs it: `simulate(kernel)(a, b)`; device=, grid=, cores= and so on: LaunchOptions."""
     jitted = kernel if isinstance(kernel, Kernel) else jit(kernel)
     grid = options.pop("grid", jitted.how.grid)
     try:
@@ -126,7 +126,7 @@ def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:
     return kernel(*args, **kwargs)
 
 
-def _grid(how: How) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _grid(how: LaunchOptions) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The programs along each axis, and the cores that they are dealt over."""
     axes = [
         axis.sizes if isinstance(axis, spmd_dim) else (max(1, int(getattr(axis, "count", axis))), 1)

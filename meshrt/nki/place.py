@@ -8,12 +8,12 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import from_raw, to_raw
-from meshrt.neuron.store import Store, View
+from meshrt.neuron.store import Store, StoreView
 from meshrt.nki.pattern import Pattern
 
 
-class Place(View):
-    """View (neuron/store.py) of any strides, or of places that are listed; `data` is then a copy."""
+class Place(StoreView):
+    """StoreView (neuron/store.py) of any strides, or of places that are listed; `data` is then a copy."""
 
     __slots__ = ("as_dtype", "pattern")
 

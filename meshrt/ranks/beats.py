@@ -35,7 +35,7 @@ _OF_INTERFACE = 0x8915  # Linux: ioctl(SIOCGIFADDR)
 
 
 @dataclass(frozen=True)
-class Node:
+class JobNode:
     """A node of the job: its host's name, its ranks, and the addresses at which its sentinel may be reached."""
 
     name: str
@@ -49,7 +49,7 @@ class Circle:
 
     key: str
     own: int
-    nodes: Mapping[int, Node]
+    nodes: Mapping[int, JobNode]
     heard: tuple[int, ...] = ()  # those whose beats get through
 
     def dumped(self) -> bytes:
@@ -63,7 +63,7 @@ def loaded(text: bytes) -> Circle:
     key, own, nodes, heard = json.loads(text)
     return Circle(
         key, own,
-        {number: Node(name, tuple(ranks), tuple(map(tuple, ways))) for number, name, ranks, ways in nodes},
+        {number: JobNode(name, tuple(ranks), tuple(map(tuple, ways))) for number, name, ranks, ways in nodes},
         tuple(heard),
     )  # fmt: skip
 
@@ -76,7 +76,7 @@ def meet(comm: Intracomm, board: Board) -> tuple[socket.socket, Circle] | None:
     if len(board.ranks) == comm.size:
         return None
     ear = opened() if board.door >= 0 else None
-    own_node = Node(socket.gethostname(), board.ranks, ways(ear) if ear else ()) if board.leads else None
+    own_node = JobNode(socket.gethostname(), board.ranks, ways(ear) if ear else ()) if board.leads else None
     introductions = comm.allgather((os.urandom(16).hex() if comm.rank == 0 else "", own_node))
     hearing = None
     if ear is not None and own_node is not None:
@@ -178,7 +178,7 @@ class Hearing:
                         yield number, code
 
 
-def out_of_reach(nodes: list[Node], size: int, seconds: float) -> str:
+def out_of_reach(nodes: list[JobNode], size: int, seconds: float) -> str:
     """The message for nodes that have been silent for so long."""
     named = ", ".join(f"{node.name} with {spelled(node.ranks)}" for node in nodes[:8])
     more = f" and {len(nodes) - 8} more" if len(nodes) > 8 else ""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.ranks.control import Control
-from meshrt.ranks.hierarchy import Steps, Transfer
+from meshrt.ranks.hierarchy import MemberTransfer, Steps
 from meshrt.ranks.rings import Arrays, Link, Times, Touched
 from meshrt.records import dataclass
 
@@ -27,12 +27,12 @@ class Members:
     nodes: tuple[int, ...]
     links: tuple[Link, Link]
 
-    def level(self, transfer: Transfer) -> int:
+    def level(self, transfer: MemberTransfer) -> int:
         return BETWEEN if self.nodes[transfer.source] != self.nodes[transfer.target] else INSIDE
 
 
 @dataclass(slots=True)
-class Message:
+class EdgeMessage:
     """One transfer over the edge of this rank: a persistent request, its buffer, its peer."""
 
     request: Any
@@ -42,16 +42,16 @@ class Message:
 
 
 @dataclass(slots=True)
-class Moves:
+class StepMoves:
     """One step as this rank has it. Members are places in the list of those that it hosts."""
 
-    sends: list[tuple[int, float, float, int | Message]]  # from, seconds, latency, to; or in which message
+    sends: list[tuple[int, float, float, int | EdgeMessage]]  # from, seconds, latency, to; or in which message
     packs: list[tuple[np.ndarray, np.ndarray]]  # to the buffers of messages
-    receives: list[tuple[Message, int]]
+    receives: list[tuple[EdgeMessage, int]]
     applies: list[tuple[Callable[..., object], np.ndarray, np.ndarray]]  # kernel, target, source
 
 
-class Course:
+class CollectiveCourse:
     """`steps` among `members`, ready to `run` again and again.
 
     `chunks`: of each hosted member the parts of its array, where numbers are and come to; `copies` (target, source) are
@@ -75,9 +75,9 @@ class Course:
         self._requests: list[Any] = []
         self.steps = [moves for step in steps if (moves := self._moves(step)) is not None]
 
-    def _moves(self, step: Sequence[Transfer]) -> Moves | None:
+    def _moves(self, step: Sequence[MemberTransfer]) -> StepMoves | None:
         """What this rank does in a step; None: nothing."""
-        moves = Moves([], [], [], [])
+        moves = StepMoves([], [], [], [])
         for transfer in step:
             source, target = (self.mine.get(member) for member in (transfer.source, transfer.target))
             message = None
@@ -108,7 +108,7 @@ class Course:
                     moves.applies.append((kernel, self.chunks[target][part], come))
         return moves if moves.sends or moves.receives else None
 
-    def _message(self, transfer: Transfer, goes: bool) -> Message:
+    def _message(self, transfer: MemberTransfer, goes: bool) -> EdgeMessage:
         own = self.chunks[self.mine[transfer.source if goes else transfer.target]]
         peer = self.members.ranks[transfer.target if goes else transfer.source]
         parts = [own[part] for part in transfer.parts] if self.payload else []
@@ -123,7 +123,7 @@ class Course:
         if goes:
             self.messages += 1
             self.message_bytes += buffer.nbytes
-        return Message(request, peer, buffer[:8].view(np.float64), views)
+        return EdgeMessage(request, peer, buffer[:8].view(np.float64), views)
 
     def run(self, times: Times) -> None:
         """Do it from these times on, one for each hosted member, which then are those at which it ends."""

@@ -20,7 +20,7 @@ from meshrt.ranks.rings import Arrays, Link, RingCollective, Times, Touched
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
-    from meshrt.ranks.course import Course
+    from meshrt.ranks.course import CollectiveCourse
 
 _ZERO = bytes(16)
 EVERY = slice(None)
@@ -212,7 +212,7 @@ class Group:
                 target[...] = part[at : at + target.nbytes].view(out.dtype).reshape(target.shape)
                 at += target.nbytes
 
-    def go_round(self, ring: "RingCollective | Course", times: Times, among: slice = EVERY) -> None:
+    def go_round(self, ring: "RingCollective | CollectiveCourse", times: Times, among: slice = EVERY) -> None:
         """Run a ring that was planned here, and count what it does; the times become those at which it ends.
 
         `among`: those of the hosted members that it is of.

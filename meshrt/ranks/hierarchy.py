@@ -21,7 +21,7 @@ Parts = tuple[int, ...]
 Pair = tuple[int, int]  # the source and the target of a part
 
 
-class Transfer(NamedTuple):
+class MemberTransfer(NamedTuple):
     """Parts of one member to another, which adds them to its own, or has them in place of its own."""
 
     source: int
@@ -30,7 +30,7 @@ class Transfer(NamedTuple):
     adds: bool
 
 
-Step = tuple[Transfer, ...]
+Step = tuple[MemberTransfer, ...]
 Steps = tuple[Step, ...]
 
 
@@ -83,7 +83,7 @@ def all_to_all(
         ]  # fmt: skip
     return tuple(
         tuple(
-            Transfer(source, target, kept, False)
+            MemberTransfer(source, target, kept, False)
             for source, target, parts in step
             if (kept := tuple(begin * size + end for begin, end in parts if rows[begin][end]))
         )
@@ -116,7 +116,7 @@ def _inside(size: int, share: int, neighbours: bool) -> list[list[tuple[int, int
 
 def send(pairs: Sequence[tuple[int, int]]) -> Steps:
     """One array of each source to its target."""
-    return (tuple(Transfer(source, target, (0,), False) for source, target in pairs),)
+    return (tuple(MemberTransfer(source, target, (0,), False) for source, target in pairs),)
 
 
 def scattered(ring: Sequence[int], parts: Sequence[Parts]) -> Steps:
@@ -138,11 +138,11 @@ def tree(members: Sequence[int], pieces: Sequence[Parts]) -> Steps:
         for at in range(1, len(members)):
             piece = step - deepest + _depth(at)
             if 0 <= piece < len(pieces):
-                transfers.append(Transfer(members[at], members[(at - 1) // 2], pieces[piece], True))
+                transfers.append(MemberTransfer(members[at], members[(at - 1) // 2], pieces[piece], True))
         for at in range(1, len(members)):
             piece = step - deepest - _depth(at) + 1
             if 0 <= piece < len(pieces):
-                transfers.append(Transfer(members[(at - 1) // 2], members[at], pieces[piece], False))
+                transfers.append(MemberTransfer(members[(at - 1) // 2], members[at], pieces[piece], False))
         steps.append(tuple(transfers))
     return tuple(steps)
 
@@ -167,7 +167,7 @@ def _broadcast(algorithm: str, size: int, share: int, root: int) -> Steps:
     last = max((depth for *_, depth in edges), default=-1)
     return tuple(
         tuple(
-            Transfer(source, target, (step - depth,), False)
+            MemberTransfer(source, target, (step - depth,), False)
             for source, target, depth in edges if 0 <= step - depth < size
         )
         for step in range(size + last if edges else 0)
@@ -178,7 +178,7 @@ def _round(ring: Sequence[int], parts: Sequence[Parts], behind: int, adds: bool)
     count = len(ring)
     return tuple(
         tuple(
-            Transfer(ring[at], ring[(at + 1) % count], parts[(at - behind - step) % count], adds)
+            MemberTransfer(ring[at], ring[(at + 1) % count], parts[(at - behind - step) % count], adds)
             for at in range(count)
         )
         for step in range(count - 1)

@@ -60,7 +60,7 @@ class Edge:
 
 
 @dataclass(slots=True)
-class Step:
+class RingStep:
     """One step for all hosted members. `moves` has (kernel, target, source) inside this rank."""
 
     seconds: list[float]  # that each member sends for
@@ -86,7 +86,7 @@ class RingCollective:
     chunks: list[Arrays]
     copies: list[tuple[np.ndarray, np.ndarray]]
     wait: Callable[[Any], object]  # for an MPI request
-    steps: list[Step] = field(default_factory=list)
+    steps: list[RingStep] = field(default_factory=list)
     sent: list[int] = field(init=False)  # bytes on the link, by member
     between: list[int] = field(init=False)  # of these, between nodes: none
     touched: list[Touched] = field(init=False)
@@ -133,7 +133,7 @@ class RingCollective:
                 None if sent[-1] is None else chunks[-1][sent[-1]], None if first is None else chunks[0][first]
             )
         arrival = None if edge is None or first is None or not self.payload else (move, chunks[0][first])
-        self.steps.append(Step(seconds, [into is not None for into in received], moves, edge, arrival))
+        self.steps.append(RingStep(seconds, [into is not None for into in received], moves, edge, arrival))
 
     def _edge(self, chunk: np.ndarray | None, target: np.ndarray | None) -> Edge:
         control, none = self.control, np.empty(0, np.uint8)

@@ -12,7 +12,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.ranks.control import Control
 from meshrt.ranks.files import write_file
-from meshrt.ranks.snapshot import INDEX, OURS, SCHEMA, File, Part, agree, digest, digest_of
+from meshrt.ranks.snapshot import INDEX, OURS, SCHEMA, File, SnapshotPart, agree, digest, digest_of
 
 
 def prepare(control: Control, option: str, folder: str) -> None:
@@ -33,7 +33,7 @@ def prepare(control: Control, option: str, folder: str) -> None:
 
 
 def save(
-    control: Control, option: str, folder: str, number: int, facts: Mapping[str, Any], parts: Mapping[str, Part]
+    control: Control, option: str, folder: str, number: int, facts: Mapping[str, Any], parts: Mapping[str, SnapshotPart]
 ) -> None:
     """Replace the state in the folder by another, of a higher number than any before. All ranks call it together.
 

@@ -30,7 +30,7 @@ AGAIN = "remove the folder and start again, or name another"
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class SnapshotPart:
     """This rank's rectangle [rows, columns, ...] of an array of all cores, the first of them being core (x, y)."""
 
     array: np.ndarray
@@ -60,7 +60,7 @@ class Snapshot:
         """Of all arrays, in the order in which they were written."""
         return list(dict.fromkeys(name for file in self.files for name in file.places))
 
-    def fill(self, parts: Mapping[str, Part]) -> None:
+    def fill(self, parts: Mapping[str, SnapshotPart]) -> None:
         """Read into the rectangles of these arrays what any rank wrote of them; the rest of them stays as it is.
 
         UsageError where a file has no such arrays in it.
@@ -90,7 +90,7 @@ def trusted(snapshot: Snapshot) -> Iterator[None]:
         raise UsageError(f"{snapshot.folder / INDEX} does not hold what was written ({error!r}): {AGAIN}") from error
 
 
-def _shared(part: Part, rectangle: tuple[int, int, int, int] | None) -> tuple[Any, Any] | None:
+def _shared(part: SnapshotPart, rectangle: tuple[int, int, int, int] | None) -> tuple[Any, Any] | None:
     """The cores that a rectangle has in common with a stored one, as indices of both; None where there are none."""
     if rectangle is None:
         return None

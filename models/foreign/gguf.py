@@ -48,7 +48,7 @@ TYPES = {
 
 
 @dataclass(frozen=True)
-class Tensor:
+class GgufTensor:
     """`nbytes` from `offset` on, counted from the start of the file. `shape` has the slowest axis first: [out, in]."""
 
     kind: str
@@ -63,7 +63,7 @@ class Gguf:
 
     path: Path
     values: Mapping[str, Any]  # texts, numbers, lists of texts, arrays of numbers
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, GgufTensor]
 
     def bytes_of(self, name: str) -> NDArray[np.uint8]:
         """A tensor as rows of bytes [.., bytes of its last axis]."""
@@ -157,13 +157,13 @@ def _parse(path: Path, read: _Cursor, size: int) -> Gguf:
         raise ValueError(f"general.alignment is {alignment!r}; a power of two up to {MAX_ALIGNMENT} can be")
     entries = [_tensor(read) for _ in range(counts[0])]
     start = -(-read.at // alignment) * alignment
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, GgufTensor] = {}
     for name, kind, shape, offset, nbytes in entries:
         if name in tensors:
             raise ValueError(f"has tensor {name} twice")
         if offset % alignment or offset + nbytes > size - start:
             raise ValueError(f"tensor {name}: its {nbytes} bytes from {offset} on are not in the file, or not aligned")
-        tensors[name] = Tensor(kind, shape, start + offset, nbytes)
+        tensors[name] = GgufTensor(kind, shape, start + offset, nbytes)
     placed = sorted((tensor.offset, tensor.nbytes, name) for name, tensor in tensors.items() if tensor.nbytes)
     for (begin, nbytes, name), (other, _, beside) in pairwise(placed):
         if other < begin + nbytes:

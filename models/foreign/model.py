@@ -12,7 +12,7 @@ from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
 from meshrt.models.folder import write_folder
 from meshrt.models.quantize.codes import Codes
-from meshrt.models.quantize.folder import Parts, tensors
+from meshrt.models.quantize.folder import MatrixParts, tensors
 from meshrt.models.quantize.form import Activations, Group
 from meshrt.records import dataclass
 
@@ -38,7 +38,7 @@ class Foreign:
 
 def add(foreign: Foreign, name: str, codes: Codes) -> None:
     """The matrix of that name, packed at once: unpacked, codes take twice their bytes and more."""
-    foreign.tensors.update(tensors(name, Parts(codes, None)))
+    foreign.tensors.update(tensors(name, MatrixParts(codes, None)))
     foreign.forms[name] = codes.bits, codes.zero is not None, codes.offset is not None
 
 

@@ -25,7 +25,7 @@ MASKED = -1e4  # what is added to scores that do not count, or less
 
 
 @dataclass(frozen=True)
-class Chain:
+class MovedValue:
     """A value, `source` moved and multiplied by `scale`."""
 
     value: ir.Value
@@ -34,7 +34,7 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Scores:
+class OnnxScores:
     """softmax(q k^T * scale + mask), of which `out` is what meets the values."""
 
     product: ir.Node
@@ -57,7 +57,7 @@ def fuse_attention(graph: ir.Graph) -> None:
             _fuse(mixed, scores, q, k, v)
 
 
-def trace(value: ir.Value | None) -> Chain | None:
+def trace(value: ir.Value | None) -> MovedValue | None:
     """Up to what only moves the numbers, or multiplies them by one number."""
     scale, top = 1.0, value
     while value is not None:
@@ -75,10 +75,10 @@ def trace(value: ir.Value | None) -> Chain | None:
                     break
         if not factor:
             break
-    return None if top is None or value is None else Chain(top, value, scale)
+    return None if top is None or value is None else MovedValue(top, value, scale)
 
 
-def _scores(softmax: ir.Node) -> Scores | None:
+def _scores(softmax: ir.Node) -> OnnxScores | None:
     """What a softmax is of: scales and one mask on top of a product."""
     value, scale, mask = bare(softmax.inputs[0]), 1.0, None
     while (node := maker(value, "Add", "Mul", "Div", "Where")) is not None:
@@ -109,7 +109,7 @@ def _scores(softmax: ir.Node) -> Scores | None:
             if nan is not None and nan.inputs[0] is out:
                 out = node.outputs[0]
                 break
-    return Scores(product, scale, mask, out)
+    return OnnxScores(product, scale, mask, out)
 
 
 def _has_product(value: ir.Value | None) -> bool:
@@ -130,7 +130,7 @@ def _user_with_values(value: ir.Value) -> ir.Node | None:
     return node if is_op(node, "MatMul") and node.inputs[0] is value else None
 
 
-def _fuse(mixed: ir.Node, scores: Scores, q: Chain, k: Chain, v: Chain) -> None:
+def _fuse(mixed: ir.Node, scores: OnnxScores, q: MovedValue, k: MovedValue, v: MovedValue) -> None:
     own_k, own_v = _with_past(k), _with_past(v)
     turned_q = q.source.producer()
     turned_k = own_k.new.source.producer() if own_k else None
@@ -175,11 +175,11 @@ def _fuse(mixed: ir.Node, scores: Scores, q: Chain, k: Chain, v: Chain) -> None:
 class WithPast:
     """What is new, and what was there before, if that is an input of the graph."""
 
-    new: Chain
+    new: MovedValue
     past: ir.Value | None
 
 
-def _with_past(chain: Chain) -> WithPast | None:
+def _with_past(chain: MovedValue) -> WithPast | None:
     node = maker(chain.source, "Concat")
     past = bare(node.inputs[0]) if node is not None else None
     if node is None or past is None or not past.is_graph_input():
@@ -190,7 +190,7 @@ def _with_past(chain: Chain) -> WithPast | None:
     return None if new is None else WithPast(new, past)
 
 
-def _layout(turned_q: ir.Node, sources: Sequence[ir.Value], past: ir.Value | None) -> "Layout | None":
+def _layout(turned_q: ir.Node, sources: Sequence[ir.Value], past: ir.Value | None) -> "ProbeSizes | None":
     """Sizes, by the width of the products and of what is turned."""
     shape = sizes(turned_q.inputs[0]) if turned_q.inputs[0] is not None else None
     widths = [sizes(source) for source in sources]
@@ -204,11 +204,11 @@ def _layout(turned_q: ir.Node, sources: Sequence[ir.Value], past: ir.Value | Non
     tokens = next((width[-2] for width in widths if width and isinstance(width[-2], int)), 3)
     held = sizes(past) if past is not None else None
     past_tokens = 0 if past is None else held[2] if held and len(held) == 4 and isinstance(held[2], int) else 2
-    return Layout(heads, kv_heads, size, int(tokens), past_tokens)
+    return ProbeSizes(heads, kv_heads, size, int(tokens), past_tokens)
 
 
 @dataclass(frozen=True)
-class Layout:
+class ProbeSizes:
     """Sizes at which chains are run: `tokens` new ones, and `past`.
 
     Numbers lie as `heads` [1, heads, S, size], `tokens` [1, S, heads, size], or `flat` [1, S, heads * size].
@@ -220,7 +220,7 @@ class Layout:
     tokens: int
     past: int
 
-    def split(self, chain: Chain, heads: int) -> str | None:
+    def split(self, chain: MovedValue, heads: int) -> str | None:
         """How heads lie at the end of a chain that starts with them flat."""
         base = self._numbers(heads, False)
         for axes in ("heads", "tokens"):
@@ -228,7 +228,9 @@ class Layout:
                 return axes
         return None
 
-    def moves(self, chain: Chain, axes: str, heads: int, to: int, past: bool = False, turned: bool = False) -> bool:
+    def moves(
+        self, chain: MovedValue, axes: str, heads: int, to: int, past: bool = False, turned: bool = False
+    ) -> bool:
         """Does a chain make heads [1, to, S, size] of what lies so, each repeated for its group; keys turned?"""
         base = self._numbers(heads, past)
         want = np.repeat(base, to // heads, axis=1)
@@ -253,7 +255,7 @@ class Layout:
         tokens = self.tokens + (self.past if past else 0)
         return np.arange(heads * tokens * self.size, dtype=np.float32).reshape(1, heads, tokens, self.size)
 
-    def _laid(self, base: Array, axes: str, chain: Chain | None = None) -> Array:
+    def _laid(self, base: Array, axes: str, chain: MovedValue | None = None) -> Array:
         if axes == "heads":
             return base
         by_token = base.swapaxes(1, 2)
@@ -263,7 +265,7 @@ class Layout:
         return flat[0] if chain is not None and len(chain.source.shape or ()) == 2 else flat
 
 
-def _gives(chain: Chain, given: Array, want: Array) -> bool:
+def _gives(chain: MovedValue, given: Array, want: Array) -> bool:
     """Is that what the chain makes of these numbers?"""
     if chain.value is chain.source:
         return given.shape == want.shape and bool(np.array_equal(given, want))

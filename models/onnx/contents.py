@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from meshrt.models.onnx.graphs import attribute, ints
 from meshrt.models.onnx.known import MOST, Content, Symbols, objects
-from meshrt.models.onnx.sizes import Size, product
+from meshrt.models.onnx.sizes import SymbolicSize, product
 
 
 def content_of(s: Symbols, node: ir.Node) -> Content | None:
@@ -26,10 +26,10 @@ def content_of(s: Symbols, node: ir.Node) -> Content | None:
         if wanted is None or any(element.value is None for element in wanted) or not isinstance(number, np.integer):
             return None
         size = [int(element.value) for element in wanted]
-        whole = product(map(Size.of, size)).value
+        whole = product(map(SymbolicSize.of, size)).value
         if whole is None or not 0 <= whole <= MOST:
             return None
-        return objects([Size.of(int(number))] * whole, tuple(size))
+        return objects([SymbolicSize.of(int(number))] * whole, tuple(size))
     given = [s.content(value) for value in node.inputs]
     if not given or given[0] is None:
         return None
@@ -44,7 +44,7 @@ def content_of(s: Symbols, node: ir.Node) -> Content | None:
     if op == "Concat":
         return None if any(content is None for content in given) else np.concatenate(given, attribute(node, "axis"))  # type: ignore[arg-type]  # the condition sorts None out
     if op == "Neg":
-        return _each(x, lambda size: Size.of(0) - size)
+        return _each(x, lambda size: SymbolicSize.of(0) - size)
     if op == "ReduceProd" and x.ndim == 1:
         whole_list = [product(x)]
         return objects(whole_list, (1,) if attribute(node, "keepdims", 1) else ())
@@ -76,21 +76,21 @@ def content_of(s: Symbols, node: ir.Node) -> Content | None:
     return None
 
 
-def _equal(a: Size, b: Size) -> bool | None:
+def _equal(a: SymbolicSize, b: SymbolicSize) -> bool | None:
     return True if a == b else False if (a - b).never_zero() else None
 
 
-def _divided(a: Size, b: Size) -> Size | None:
+def _divided(a: SymbolicSize, b: SymbolicSize) -> SymbolicSize | None:
     if a.value is not None and b.value:
-        return Size.of(int(a.value / b.value)) if abs(a.value) < 1 << 52 else None
+        return SymbolicSize.of(int(a.value / b.value)) if abs(a.value) < 1 << 52 else None
     return a.over(b) if b.terms else None
 
 
-PAIRS: dict[str, Callable[[Size, Size], Any]] = {
+PAIRS: dict[str, Callable[[SymbolicSize, SymbolicSize], Any]] = {
     "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b, "Div": _divided, "Equal": _equal,
     "Max": lambda a, b: a if a == b else None, "Min": lambda a, b: a if a == b else None,
 }  # fmt: skip
 
 
-def _each(x: Content, function: Callable[[Size], Size]) -> Content:
+def _each(x: Content, function: Callable[[SymbolicSize], SymbolicSize]) -> Content:
     return objects([function(size) for size in x.reshape(-1)], x.shape)

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from meshrt.models.errors import ModelError
 from meshrt.models.files import find_file, read_object
 from meshrt.models.foreign.model import Foreign, add
-from meshrt.models.onnx.causal import Other, check_masks, name_of
+from meshrt.models.onnx.causal import NotCausal, check_masks, name_of
 from meshrt.models.onnx.fuse import bare, is_ours
 from meshrt.models.onnx.graphs import attribute, constant, is_op, maker, sizes
-from meshrt.models.onnx.linear import Linear, linear_of
+from meshrt.models.onnx.linear import OnnxLinear, linear_of
 from meshrt.models.onnx.rotary import read_rope
 from meshrt.models.quantize.codes import Codes
 from meshrt.records import dataclass
@@ -28,11 +28,11 @@ FALLBACK_POSITIONS = 4096
 
 
 @dataclass
-class Found:
+class DecoderParts:
     """Parts of a decoder, its layers from the last one to the first."""
 
     attentions: list[ir.Node] = field(default_factory=list)
-    linears: dict[str, Linear] = field(default_factory=dict)
+    linears: dict[str, OnnxLinear] = field(default_factory=dict)
     norms: dict[str, ir.Node] = field(default_factory=dict)
     table: ir.Value | None = None
     ids: ir.Value | None = None
@@ -48,16 +48,16 @@ def read_decoder(model: ir.Model, path: Path) -> Foreign:
     try:
         parts = walk(model.graph)
         return _foreign(model.graph, parts, path)
-    except Other as other:
+    except NotCausal as other:
         raise ModelError(f"{path}: {other}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------------- walk
 
 
-def walk(graph: ir.Graph) -> Found:
-    """From the logits down to the ids. Other where it is no LLaMA."""
-    parts = Found()
+def walk(graph: ir.Graph) -> DecoderParts:
+    """From the logits down to the ids. NotCausal where it is no LLaMA."""
+    parts = DecoderParts()
     logits = next((value for value in graph.outputs if sizes(value) and not maker(value, "Concat")), graph.outputs[0])
     x = _linear(parts, "lm_head", logits)
     x = _norm(parts, "model.norm", x)
@@ -70,16 +70,16 @@ def walk(graph: ir.Graph) -> Found:
     assert node is not None
     table, ids = node.inputs
     if constant(table) is None or attribute(node, "axis", 0) != 0 or ids is None:
-        raise Other(f"{name_of(node)} is no look-up of words in a table")
+        raise NotCausal(f"{name_of(node)} is no look-up of words in a table")
     while (moved := maker(ids, "Reshape", "Cast", "Squeeze", "Unsqueeze")) is not None:
         ids = moved.inputs[0]
     if ids is None or not ids.is_graph_input():
-        raise Other(f"{name_of(node)} looks up what is no input of the graph")
+        raise NotCausal(f"{name_of(node)} looks up what is no input of the graph")
     parts.table, parts.ids = table, ids
     return parts
 
 
-def _layer(parts: Found, layer: str, x: ir.Value) -> ir.Value:
+def _layer(parts: DecoderParts, layer: str, x: ir.Value) -> ir.Value:
     """x after a layer: what it was before."""
     middle = _sum(x, "SwiGLU", f"{layer}.mlp.down_proj", parts)
     swiglu = _ours(parts.linears[f"{layer}.mlp.down_proj"].source, "SwiGLU")
@@ -87,7 +87,7 @@ def _layer(parts: Found, layer: str, x: ir.Value) -> ir.Value:
                zip(("gate", "up"), swiglu.inputs, strict=True)]  # fmt: skip
     _same(sources, swiglu)
     if _norm(parts, f"{layer}.post_attention_layernorm", sources[0]) is not middle:
-        raise Other(f"{name_of(swiglu)}: what it is computed from is not what is added to it")
+        raise NotCausal(f"{name_of(swiglu)}: what it is computed from is not what is added to it")
     x = _sum(middle, "Attention", f"{layer}.self_attn.o_proj", parts)
     attention = _ours(parts.linears[f"{layer}.self_attn.o_proj"].source, "Attention")
     parts.attentions.append(attention)
@@ -95,11 +95,11 @@ def _layer(parts: Found, layer: str, x: ir.Value) -> ir.Value:
                zip("qkv", attention.inputs[:3], strict=True)]  # fmt: skip
     _same(sources, attention)
     if _norm(parts, f"{layer}.input_layernorm", sources[0]) is not x:
-        raise Other(f"{name_of(attention)}: what it is computed from is not what is added to it")
+        raise NotCausal(f"{name_of(attention)}: what it is computed from is not what is added to it")
     return x
 
 
-def _sum(x: ir.Value, kind: str, name: str, parts: Found) -> ir.Value:
+def _sum(x: ir.Value, kind: str, name: str, parts: DecoderParts) -> ir.Value:
     """y of x = y + linear(..kind..)."""
     node = maker(bare(x), "Add")
     for at in (1, 0) if node else ():
@@ -108,7 +108,7 @@ def _sum(x: ir.Value, kind: str, name: str, parts: Found) -> ir.Value:
         if own is not None and is_ours(_producer(own.source), kind) and rest is not None:
             parts.linears[name] = own
             return rest
-    raise Other(f"{name_of(_producer(x))} is no sum with a product of {kind}")
+    raise NotCausal(f"{name_of(_producer(x))} is no sum with a product of {kind}")
 
 
 def _producer(value: ir.Value | None) -> ir.Node | None:
@@ -122,21 +122,21 @@ def _ours(value: ir.Value, kind: str) -> ir.Node:
     return node
 
 
-def _linear(parts: Found, name: str, value: ir.Value | None) -> ir.Value:
+def _linear(parts: DecoderParts, name: str, value: ir.Value | None) -> ir.Value:
     own = linear_of(value)
     if own is None:
-        raise Other(f"{name_of(_producer(value))} is no product with a constant matrix, where {name} would be")
+        raise NotCausal(f"{name_of(_producer(value))} is no product with a constant matrix, where {name} would be")
     parts.linears[name] = own
     return own.source
 
 
-def _norm(parts: Found, name: str, value: ir.Value) -> ir.Value:
+def _norm(parts: DecoderParts, name: str, value: ir.Value) -> ir.Value:
     node = _producer(value)
     while is_op(node, "Slice", "Gather", "GatherND") and node is not None and name == "model.norm":
         value = node.inputs[0] or value  # the logits of some tokens
         node = _producer(value)
     if node is None or not is_ours(node, "RMSNorm"):
-        raise Other(f"{name_of(node)} is no RMSNorm, where {name} would be")
+        raise NotCausal(f"{name_of(node)} is no RMSNorm, where {name} would be")
     parts.norms[name] = node
     source = bare(node.inputs[0])
     assert source is not None
@@ -145,24 +145,24 @@ def _norm(parts: Found, name: str, value: ir.Value) -> ir.Value:
 
 def _same(values: list[ir.Value], node: ir.Node) -> None:
     if any(value is not values[0] for value in values):
-        raise Other(f"{name_of(node)}: its products have inputs that differ")
+        raise NotCausal(f"{name_of(node)}: its products have inputs that differ")
 
 
 # -------------------------------------------------------------------------------------------------------------- folder
 
 
-def _foreign(graph: ir.Graph, parts: Found, path: Path) -> Foreign:
+def _foreign(graph: ir.Graph, parts: DecoderParts, path: Path) -> Foreign:
     layers = len(parts.attentions)
     first = parts.attentions[0]
     heads, kv_heads, size = (int(attribute(first, name)) for name in ("heads", "kv_heads", "size"))
     for node in parts.attentions:
         if [attribute(node, name) for name in ("heads", "kv_heads", "size")] != [heads, kv_heads, size]:
-            raise Other(f"{name_of(node)} has other heads than the last layer's")
+            raise NotCausal(f"{name_of(node)} has other heads than the last layer's")
         if abs(attribute(node, "scale") * size**0.5 - 1) > 1e-3:
-            raise Other(f"{name_of(node)} scales by {attribute(node, 'scale')}, not by {size}^-0.5")
+            raise NotCausal(f"{name_of(node)} scales by {attribute(node, 'scale')}, not by {size}^-0.5")
     epsilons = {round(attribute(node, "eps"), 12) for node in parts.norms.values()}
     if len(epsilons) > 1:
-        raise Other(f"norms have several epsilons: {sorted(epsilons)}")
+        raise NotCausal(f"norms have several epsilons: {sorted(epsilons)}")
     check_masks(graph, parts.attentions, parts.ids)
     table, head = constant(parts.table), parts.linears["lm_head"]
     assert table is not None
@@ -171,7 +171,7 @@ def _foreign(graph: ir.Graph, parts: Found, path: Path) -> Foreign:
     whole = {name for name in parts.linears if name.rpartition(".")[2] in kinds}
     own = [{"q_proj", "k_proj", "v_proj"}, {"q_proj", "k_proj", "v_proj", "o_proj"}]
     if kinds and (kinds not in own or biased != whole):
-        raise Other(
+        raise NotCausal(
             f"products with a bias: {', '.join(sorted(kinds))}; LLaMA has it of q, k, v and o, Qwen2 of q, k, v"
         )
     model_type = "qwen2" if len(kinds) == 3 else "llama"
@@ -208,7 +208,7 @@ def _foreign(graph: ir.Graph, parts: Found, path: Path) -> Foreign:
 
 def _numbers(name: str, array: Array) -> Array:
     if array.dtype.kind != "f" and str(array.dtype) != "bfloat16":
-        raise Other(f"{name} has weights of {array.dtype}; a decoder's are floats, or codes of a product")
+        raise NotCausal(f"{name} has weights of {array.dtype}; a decoder's are floats, or codes of a product")
     return array
 
 
@@ -220,17 +220,17 @@ def _renamed(name: str, layers: int) -> str:
 def _vector(value: ir.Value | None) -> Array:
     numbers = constant(value)
     if numbers is None:
-        raise Other(f"{name_of(None if value is None else value.producer())} is no constant weight of a norm")
+        raise NotCausal(f"{name_of(None if value is None else value.producer())} is no constant weight of a norm")
     return np.ascontiguousarray(numbers.reshape(-1))
 
 
-def _group(parts: Found) -> int:
+def _group(parts: DecoderParts) -> int:
     codes: list[Codes] = [
         linear.codes for name, linear in parts.linears.items() if linear.codes is not None and name != "lm_head"
     ]
     groups = {matrix.codes.shape[2] for matrix in codes}
     if len(groups) > 1:
-        raise Other(f"matrices in codes have blocks of {sorted(groups)}; one size for all can be read")
+        raise NotCausal(f"matrices in codes have blocks of {sorted(groups)}; one size for all can be read")
     return groups.pop() if groups else 32
 
 

@@ -8,10 +8,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from meshrt.models.onnx.graphs import constant
-from meshrt.models.onnx.sizes import Size
+from meshrt.models.onnx.sizes import SymbolicSize
 
-Shape = tuple[Size, ...]
-Content = NDArray[Any]  # of Size, or of bool
+Shape = tuple[SymbolicSize, ...]
+Content = NDArray[Any]  # of SymbolicSize, or of bool
 MOST = 64  # numbers in a tensor that is followed
 
 
@@ -23,10 +23,10 @@ class Symbols:
         self.contents: dict[ir.Value, Content] = {}
         self._fresh = 0
 
-    def name(self) -> Size:
+    def name(self) -> SymbolicSize:
         """A size of which nothing is known."""
         self._fresh += 1
-        return Size.of(f"n{self._fresh}")
+        return SymbolicSize.of(f"n{self._fresh}")
 
     def shape(self, value: ir.Value | None) -> Shape | None:
         if value is None:
@@ -43,14 +43,14 @@ class Symbols:
             return None if value is None else self.contents.get(value)
         numbers = constant(value)
         if numbers is not None and numbers.dtype.kind in "iu":
-            self.contents[value] = objects([Size.of(int(n)) for n in numbers.reshape(-1)], numbers.shape)
+            self.contents[value] = objects([SymbolicSize.of(int(n)) for n in numbers.reshape(-1)], numbers.shape)
         elif numbers is not None and numbers.dtype.kind == "b":
             self.contents[value] = numbers
         return self.contents.get(value)
 
-    def _size(self, size: Any) -> Size:
+    def _size(self, size: Any) -> SymbolicSize:
         value = size if isinstance(size, int) else size.value
-        return self.name() if value is None else Size.of(value)
+        return self.name() if value is None else SymbolicSize.of(value)
 
     def known(self, node: ir.Node, at: int) -> Shape:
         """An input's shape. ValueError where it is not known."""

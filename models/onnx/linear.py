@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Linear:
+class OnnxLinear:
     """source times a matrix [in, out], or [out, in] where `turned`, plus `bias` [out]; `columns`: of its outputs."""
 
     source: ir.Value
@@ -38,7 +38,7 @@ class Linear:
         return np.ascontiguousarray((numbers if self.turned else numbers.T)[slice(*self.columns or (None,))])
 
 
-def linear_of(value: ir.Value | None) -> Linear | None:
+def linear_of(value: ir.Value | None) -> OnnxLinear | None:
     """What a value is the product of; None where it is none."""
     value = bare(value)
     if value is None:
@@ -57,11 +57,11 @@ def linear_of(value: ir.Value | None) -> Linear | None:
     if node is not None and is_op(node, "MatMulNBits", domain=RUNTIME):
         codes, bias = codes_of(node)
         source = node.inputs[0]
-        return None if source is None else Linear(_source(source), None, bias=bias, codes=codes)
+        return None if source is None else OnnxLinear(_source(source), None, bias=bias, codes=codes)
     return None
 
 
-def _product(node: ir.Node) -> Linear | None:
+def _product(node: ir.Node) -> OnnxLinear | None:
     source, matrix = node.inputs[:2]
     if source is None or matrix is None:
         return None
@@ -82,10 +82,10 @@ def _product(node: ir.Node) -> Linear | None:
     inner = bare(inner)
     if maker(inner, "DequantizeLinear") is not None and inner is not None:
         codes = dequantized_codes(inner, turned)
-        return None if codes is None else Linear(_source(source), None, bias=bias, codes=codes)
+        return None if codes is None else OnnxLinear(_source(source), None, bias=bias, codes=codes)
     if inner is None or inner.const_value is None or inner.is_graph_input() or len(inner.shape or ()) != 2:
         return None
-    return Linear(_source(source), inner, turned, bias)
+    return OnnxLinear(_source(source), inner, turned, bias)
 
 
 def _source(value: ir.Value) -> ir.Value:
@@ -99,18 +99,18 @@ def _source(value: ir.Value) -> ir.Value:
     return source
 
 
-def _biased(node: ir.Node) -> Linear | None:
+def _biased(node: ir.Node) -> OnnxLinear | None:
     for at, other in ((0, 1), (1, 0)):
         numbers = constant(bare(node.inputs[other]))
         inner = linear_of(node.inputs[at]) if numbers is not None else None
         if inner is not None and numbers is not None and inner.bias is None and numbers.size == inner.outputs:
             if numbers.size != numbers.shape[-1]:
                 return None
-            return Linear(inner.source, inner.matrix, inner.turned, numbers.reshape(-1), inner.codes, inner.columns)
+            return OnnxLinear(inner.source, inner.matrix, inner.turned, numbers.reshape(-1), inner.codes, inner.columns)
     return None
 
 
-def _columns(node: ir.Node, value: ir.Value) -> Linear | None:
+def _columns(node: ir.Node, value: ir.Value) -> OnnxLinear | None:
     """A part of a product with several matrices side by side."""
     inner = linear_of(node.inputs[0])
     rank = len(value.shape or ())
@@ -136,7 +136,7 @@ def _columns(node: ir.Node, value: ir.Value) -> Linear | None:
     if codes is not None:
         shift = [None if array is None else array[part] for array in (codes.zero, codes.offset)]
         codes = Codes(codes.codes[part], codes.scale[part], shift[0], codes.bits, codes.columns, shift[1])
-    return Linear(
+    return OnnxLinear(
         inner.source, inner.matrix, inner.turned, None if bias is None else bias[part], codes,
         None if codes is not None else (low, high),
     )  # fmt: skip

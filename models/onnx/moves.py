@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from meshrt.models.onnx.graphs import add_constant, attribute, constant, is_op, maker, replace, sizes
 from meshrt.models.onnx.known import Symbols
-from meshrt.models.onnx.sizes import Size
+from meshrt.models.onnx.sizes import SymbolicSize
 from meshrt.models.onnx.symbols import follow
 
 END = (1 << 63) - 1
@@ -62,7 +62,7 @@ def _reorders(node: ir.Node) -> bool:
     return is_op(node, "Slice") and len(node.inputs) > 4 and (steps is None or bool((steps < 0).any()))
 
 
-def _settle(graph: ir.Graph, symbols: Symbols, node: ir.Node, shape: tuple[Size, ...]) -> None:
+def _settle(graph: ir.Graph, symbols: Symbols, node: ir.Node, shape: tuple[SymbolicSize, ...]) -> None:
     """A Reshape to at most one name that its input does not have at the same place; an Expand of some axes."""
     if constant(node.inputs[1]) is not None or any(size.value == 0 for size in shape):
         return

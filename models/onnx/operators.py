@@ -24,7 +24,7 @@ class Refused(Exception):
     """Why a node cannot be."""
 
 
-class Writer:
+class GraphWriter:
     """Nodes and constants of a folder, as they come."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ def _kept(numbers: Array) -> Array:
 
 def write(out: str, graph: ir.Graph, path: Path) -> dict[str, Any]:
     """Writes the folder; what a report says of it. Raises ModelError naming the node that cannot be."""
-    writer = Writer()
+    writer = GraphWriter()
     if len(graph) > MAX_NODES // 16:
         raise ModelError(f"{path}: {len(graph)} nodes; {MAX_NODES // 16} can be run operator by operator")
     for node in graph:
@@ -132,8 +132,8 @@ def _input(value: ir.Value, path: Path) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------------- rules
 
 
-def _same(op: str, count: int) -> Callable[[Writer, ir.Node], None]:
-    def rule(w: Writer, node: ir.Node) -> None:
+def _same(op: str, count: int) -> Callable[[GraphWriter, ir.Node], None]:
+    def rule(w: GraphWriter, node: ir.Node) -> None:
         if len(node.inputs) < count:
             raise Refused(f"has {len(node.inputs)} inputs of {count}")
         out = w.take(node.inputs[0])
@@ -148,7 +148,7 @@ def _same(op: str, count: int) -> Callable[[Writer, ir.Node], None]:
     return rule
 
 
-def _cast(w: Writer, node: ir.Node) -> None:
+def _cast(w: GraphWriter, node: ir.Node) -> None:
     target, source = attribute(node, "to"), node.inputs[0].dtype if node.inputs[0] is not None else None
     if source not in KINDS_OF_FLOATS or target not in KINDS_OF_FLOATS:
         raise Refused("casts other numbers than floats")
@@ -161,7 +161,7 @@ def _rank(value: ir.Value | None) -> int:
     return len(value.shape)
 
 
-def _reduce(w: Writer, node: ir.Node) -> None:
+def _reduce(w: GraphWriter, node: ir.Node) -> None:
     rank, axes = _rank(node.inputs[0]), ints(node, "axes", 1)
     if axes is None and len(node.inputs) > 1 and node.inputs[1] is not None:
         raise Refused("has axes that are not constant")
@@ -170,7 +170,7 @@ def _reduce(w: Writer, node: ir.Node) -> None:
     w.put(node.op_type, [w.take(node.inputs[0])], node.outputs[0].name, axes=axes, keepdims=keep)
 
 
-def _softmax(w: Writer, node: ir.Node) -> None:
+def _softmax(w: GraphWriter, node: ir.Node) -> None:
     axis = attribute(node, "axis", -1) % _rank(node.inputs[0])
     w.put("Softmax", [w.take(node.inputs[0])], node.outputs[0].name, axis=axis)
 
@@ -182,14 +182,14 @@ def _numbers(node: ir.Node, at: int, label: str) -> list[int]:
     return [int(n) for n in numbers.reshape(-1)]
 
 
-def _reshape(w: Writer, node: ir.Node) -> None:
+def _reshape(w: GraphWriter, node: ir.Node) -> None:
     shape = _numbers(node, 1, "sizes")
     if attribute(node, "allowzero", 0) and 0 in shape:
         raise Refused("makes an array of no numbers")
     w.put("Reshape", [w.take(node.inputs[0])], node.outputs[0].name, shape=shape)
 
 
-def _by_axes(w: Writer, node: ir.Node) -> None:
+def _by_axes(w: GraphWriter, node: ir.Node) -> None:
     """Squeeze, Unsqueeze and Flatten, to the shape that is known: at most one name."""
     shape = sizes(node.outputs[0])
     new = [-1 if not isinstance(size, int) else size for size in shape or [None, None]]
@@ -198,17 +198,17 @@ def _by_axes(w: Writer, node: ir.Node) -> None:
     w.put("Reshape", [w.take(node.inputs[0])], node.outputs[0].name, shape=new)
 
 
-def _transpose(w: Writer, node: ir.Node) -> None:
+def _transpose(w: GraphWriter, node: ir.Node) -> None:
     perm = attribute(node, "perm") or range(_rank(node.inputs[0]))[::-1]
     w.put("Transpose", [w.take(node.inputs[0])], node.outputs[0].name, perm=[int(axis) for axis in perm])
 
 
-def _concat(w: Writer, node: ir.Node) -> None:
+def _concat(w: GraphWriter, node: ir.Node) -> None:
     axis = attribute(node, "axis") % _rank(node.inputs[0])
     w.put("Concat", [w.take(value) for value in node.inputs], node.outputs[0].name, axis=axis)
 
 
-def _slice(w: Writer, node: ir.Node) -> None:
+def _slice(w: GraphWriter, node: ir.Node) -> None:
     rank, (starts, ends) = _rank(node.inputs[0]), (_numbers(node, at, "bounds") for at in (1, 2))
     axes = _numbers(node, 3, "axes") if len(node.inputs) > 3 else [*range(len(starts))]
     steps = _numbers(node, 4, "steps") if len(node.inputs) > 4 else [1] * len(starts)
@@ -219,7 +219,7 @@ def _slice(w: Writer, node: ir.Node) -> None:
     w.put("Slice", [w.take(node.inputs[0])], node.outputs[0].name, parts=parts)
 
 
-def _split(w: Writer, node: ir.Node) -> None:
+def _split(w: GraphWriter, node: ir.Node) -> None:
     rank, axis = _rank(node.inputs[0]), attribute(node, "axis", 0)
     shapes, low = [sizes(value) for value in node.outputs], 0
     for value, shape in zip(node.outputs, shapes, strict=True):
@@ -230,16 +230,16 @@ def _split(w: Writer, node: ir.Node) -> None:
         low += size
 
 
-def _gather(w: Writer, node: ir.Node) -> None:
+def _gather(w: GraphWriter, node: ir.Node) -> None:
     axis = attribute(node, "axis", 0) % _rank(node.inputs[0])
     w.put("Gather", [w.take(value) for value in node.inputs], node.outputs[0].name, axis=axis)
 
 
-def _expand(w: Writer, node: ir.Node) -> None:
+def _expand(w: GraphWriter, node: ir.Node) -> None:
     w.put("Expand", [w.take(node.inputs[0])], node.outputs[0].name, shape=_numbers(node, 1, "sizes"))
 
 
-def _gemm(w: Writer, node: ir.Node) -> None:
+def _gemm(w: GraphWriter, node: ir.Node) -> None:
     a, b = (w.take(value) for value in node.inputs[:2])
     for at, key in enumerate(("transA", "transB")):
         if attribute(node, key, 0):
@@ -256,7 +256,7 @@ def _gemm(w: Writer, node: ir.Node) -> None:
         w.put("Add", [out, c], node.outputs[0].name)
 
 
-def _norm(w: Writer, node: ir.Node) -> None:
+def _norm(w: GraphWriter, node: ir.Node) -> None:
     """LayerNormalization and RMSNormalization, in their parts."""
     rank = _rank(node.inputs[0])
     if attribute(node, "axis", -1) % rank != rank - 1 or len([value for value in node.outputs if value.uses()]) > 1:
@@ -273,7 +273,7 @@ def _norm(w: Writer, node: ir.Node) -> None:
         w.put("Add", [out, w.take(node.inputs[2])], node.outputs[0].name)
 
 
-def _gelu(w: Writer, node: ir.Node) -> None:
+def _gelu(w: GraphWriter, node: ir.Node) -> None:
     if attribute(node, "approximate", "none") != "none":
         raise Refused("is approximated by tanh")
     x = w.take(node.inputs[0])
@@ -282,13 +282,13 @@ def _gelu(w: Writer, node: ir.Node) -> None:
     w.put("Mul", [half, w.put("Add", [erf, w.number(1.0)])], node.outputs[0].name)
 
 
-def _swish(w: Writer, node: ir.Node) -> None:
+def _swish(w: GraphWriter, node: ir.Node) -> None:
     x = w.take(node.inputs[0])
     inner = x if attribute(node, "alpha", 1.0) == 1 else w.put("Mul", [x, w.number(attribute(node, "alpha"))])
     w.put("Mul", [x, w.put("Sigmoid", [inner])], node.outputs[0].name)
 
 
-RULES: dict[str, Callable[[Writer, ir.Node], None]] = {
+RULES: dict[str, Callable[[GraphWriter, ir.Node], None]] = {
     **{op: _same(op, 1) for op in UNARY}, **{op: _same(op, 2) for op in BINARY}, **dict.fromkeys(REDUCE, _reduce),
     "Where": _same("Where", 3), "MatMul": _same("MatMul", 2), "Cast": _cast, "Softmax": _softmax, "Reshape": _reshape,
     "Squeeze": _by_axes, "Unsqueeze": _by_axes, "Flatten": _by_axes, "Transpose": _transpose, "Concat": _concat,

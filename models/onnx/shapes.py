@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from meshrt.models.onnx.graphs import attribute, ints
 from meshrt.models.onnx.known import Shape, Symbols
-from meshrt.models.onnx.sizes import Size, product
+from meshrt.models.onnx.sizes import SymbolicSize, product
 
 SAME = frozenset((
     "Abs", "Cast", "CastLike", "Clip", "Cos", "CumSum", "Erf", "Exp", "Floor", "Ceil", "Gelu", "Identity", "IsInf",
@@ -41,12 +41,12 @@ def broadcast(shapes: Sequence[Shape | None]) -> Shape | None:
     if len(given) < len(shapes):
         return None
     rank = max(map(len, given))
-    full = [(Size.of(1),) * (rank - len(shape)) + shape for shape in given]
+    full = [(SymbolicSize.of(1),) * (rank - len(shape)) + shape for shape in given]
     out = []
     for column in zip(*full, strict=True):
         others = [size for size in column if size.value != 1]
         numbers = [size for size in others if size.value is not None]
-        out.append((numbers or others or [Size.of(1)])[0])
+        out.append((numbers or others or [SymbolicSize.of(1)])[0])
     return tuple(out)
 
 
@@ -56,7 +56,9 @@ def _reduce(s: Symbols, node: ir.Node) -> list[Shape | None]:
         axes = [] if attribute(node, "noop_with_empty_axes", 0) else [*range(len(shape))]
     gone = {axis % len(shape) for axis in axes}
     keep = attribute(node, "keepdims", 1)
-    return [tuple(Size.of(1) if at in gone else size for at, size in enumerate(shape) if keep or at not in gone)]
+    return [
+        tuple(SymbolicSize.of(1) if at in gone else size for at, size in enumerate(shape) if keep or at not in gone)
+    ]
 
 
 def _matmul(s: Symbols, node: ir.Node) -> list[Shape | None]:
@@ -73,7 +75,7 @@ def _gemm(s: Symbols, node: ir.Node) -> list[Shape | None]:
 
 
 def _bits(s: Symbols, node: ir.Node) -> list[Shape | None]:
-    return [(*s.known(node, 0)[:-1], Size.of(int(attribute(node, "N"))))]
+    return [(*s.known(node, 0)[:-1], SymbolicSize.of(int(attribute(node, "N"))))]
 
 
 def _gather(s: Symbols, node: ir.Node) -> list[Shape | None]:
@@ -106,7 +108,7 @@ def _reshape(s: Symbols, node: ir.Node) -> list[Shape | None]:
 def _concat(s: Symbols, node: ir.Node) -> list[Shape | None]:
     shapes = [s.known(node, at) for at in range(len(node.inputs))]
     axis = attribute(node, "axis") % len(shapes[0])
-    total = Size.of(0)
+    total = SymbolicSize.of(0)
     for shape in shapes:
         total = total + shape[axis]
     out = broadcast([shape[:axis] + shape[axis + 1 :] for shape in shapes])
@@ -128,22 +130,22 @@ def _slice(s: Symbols, node: ir.Node) -> list[Shape | None]:
     return [tuple(shape)]
 
 
-def _place(at: Size, size: Size) -> Size | None:
+def _place(at: SymbolicSize, size: SymbolicSize) -> SymbolicSize | None:
     """Where a slice begins or ends: negative numbers count from the end, and large ones are the end."""
     if at.value is None:
         return at
     if size.value is not None:
-        return Size.of(max(0, min(at.value + size.value if at.value < 0 else at.value, size.value)))
+        return SymbolicSize.of(max(0, min(at.value + size.value if at.value < 0 else at.value, size.value)))
     if at.value >= 1 << 31:
         return size
-    return size + at if at.value < 0 else Size.of(0) if at.value == 0 else None
+    return size + at if at.value < 0 else SymbolicSize.of(0) if at.value == 0 else None
 
 
 def _unsqueeze(s: Symbols, node: ir.Node) -> list[Shape | None]:
     shape, axes = [*s.known(node, 0)], ints(node, "axes", 1) or []
     rank = len(shape) + len(axes)
     for axis in sorted(n % rank for n in axes):
-        shape.insert(axis, Size.of(1))
+        shape.insert(axis, SymbolicSize.of(1))
     return [tuple(shape)]
 
 
@@ -176,7 +178,7 @@ def _split(s: Symbols, node: ir.Node) -> list[Shape | None]:
     if parts is None and whole is not None:
         part = -(-whole // count)
         parts = [min(part, whole - part * at) for at in range(count)]
-    return [(*shape[:axis], Size.of(size), *shape[axis + 1 :]) for size in parts or ()]
+    return [(*shape[:axis], SymbolicSize.of(size), *shape[axis + 1 :]) for size in parts or ()]
 
 
 def _input(node: ir.Node, at: int) -> ir.Value | None:

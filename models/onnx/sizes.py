@@ -12,16 +12,16 @@ MAX_TERMS = 32  # above it, a size is a new name: hostile graphs multiply sums
 
 
 @dataclass(frozen=True)
-class Size:
+class SymbolicSize:
     """The sum of `terms`: products of names, each with the whole number that it is multiplied by, never 0."""
 
     terms: tuple[tuple[Term, int], ...]
 
     @staticmethod
-    def of(value: int | str | Size) -> Size:
-        if isinstance(value, Size):
+    def of(value: int | str | SymbolicSize) -> SymbolicSize:
+        if isinstance(value, SymbolicSize):
             return value
-        return Size(_tidy([((value,), 1)] if isinstance(value, str) else [((), int(value))]))
+        return SymbolicSize(_tidy([((value,), 1)] if isinstance(value, str) else [((), int(value))]))
 
     @property
     def value(self) -> int | None:
@@ -30,19 +30,19 @@ class Size:
             return 0
         return self.terms[0][1] if len(self.terms) == 1 and self.terms[0][0] == () else None
 
-    def __add__(self, other: Size) -> Size:
-        return Size(_tidy([*self.terms, *other.terms]))
+    def __add__(self, other: SymbolicSize) -> SymbolicSize:
+        return SymbolicSize(_tidy([*self.terms, *other.terms]))
 
-    def __sub__(self, other: Size) -> Size:
-        return self + other * Size.of(-1)
+    def __sub__(self, other: SymbolicSize) -> SymbolicSize:
+        return self + other * SymbolicSize.of(-1)
 
-    def __mul__(self, other: Size) -> Size:
-        return Size(_tidy((tuple(sorted(a + b)), m * n) for a, m in self.terms for b, n in other.terms))
+    def __mul__(self, other: SymbolicSize) -> SymbolicSize:
+        return SymbolicSize(_tidy((tuple(sorted(a + b)), m * n) for a, m in self.terms for b, n in other.terms))
 
-    def over(self, other: Size) -> Size | None:
+    def over(self, other: SymbolicSize) -> SymbolicSize | None:
         """self / other, where that is whole for all values of the names, and `other` one product."""
         if len(other.terms) != 1:
-            return Size.of(1) if self == other and self.terms else None
+            return SymbolicSize.of(1) if self == other and self.terms else None
         names, number = other.terms[0]
         terms = []
         for own, times in self.terms:
@@ -54,7 +54,7 @@ class Size:
             if times % number:
                 return None
             terms.append((tuple(left), times // number))
-        return Size(_tidy(terms))
+        return SymbolicSize(_tidy(terms))
 
     def never_zero(self) -> bool:
         """For no values of the names: all parts have one sign, and a number is among them."""
@@ -85,9 +85,9 @@ def _tidy(terms: Iterable[tuple[Term, int]]) -> tuple[tuple[Term, int], ...]:
     return tidy
 
 
-def product(sizes: Iterable[Any]) -> Size:
+def product(sizes: Iterable[Any]) -> SymbolicSize:
     """Of any number of sizes."""
-    total = Size.of(1)
+    total = SymbolicSize.of(1)
     for size in sizes:
         total = total * size
     return total

@@ -12,7 +12,7 @@ from meshrt.models.onnx.graphs import OURS
 from meshrt.models.onnx.known import MOST, Shape, Symbols
 from meshrt.models.onnx.read import RUNTIME
 from meshrt.models.onnx.shapes import rule_of
-from meshrt.models.onnx.sizes import Size
+from meshrt.models.onnx.sizes import SymbolicSize
 
 
 def follow(graph: ir.Graph) -> Symbols:
@@ -30,7 +30,7 @@ def follow(graph: ir.Graph) -> Symbols:
                 symbols.shapes[value] = _better(shape, symbols.shape(value))
         if content is not None and content.size <= MOST:
             symbols.contents[node.outputs[0]] = content
-            symbols.shapes[node.outputs[0]] = tuple(map(Size.of, content.shape))
+            symbols.shapes[node.outputs[0]] = tuple(map(SymbolicSize.of, content.shape))
     return symbols
 
 

@@ -26,7 +26,7 @@ ENDS = (
 
 
 @dataclass(frozen=True)
-class Parts:
+class MatrixParts:
     """What a folder has of one matrix: W_dq and, unless its rank is 0, U V."""
 
     codes: Codes
@@ -38,7 +38,7 @@ class Parts:
         return whole if self.compensator is None else whole + self.compensator.product()
 
 
-def tensors(name: str, parts: Parts) -> dict[str, NDArray[Any]]:
+def tensors(name: str, parts: MatrixParts) -> dict[str, NDArray[Any]]:
     """What is written of the matrix of that name."""
     codes, compensator = parts.codes, parts.compensator
     arrays: dict[str, NDArray[Any]] = {"codes": _packed(codes).reshape(len(codes.codes), -1), "scale": codes.scale}
@@ -75,7 +75,7 @@ def check_tensors(checkpoint: Checkpoint, name: str, form: Quantized, rows: int,
             )
 
 
-def read_parts(checkpoint: Checkpoint, name: str, form: Quantized, rows: int, columns: int) -> Parts:
+def read_parts(checkpoint: Checkpoint, name: str, form: Quantized, rows: int, columns: int) -> MatrixParts:
     """The matrix of that name [rows, columns] as it is stored. Raises ModelError naming the tensor that is wrong."""
     check_tensors(checkpoint, name, form, rows, columns)
     read = {}
@@ -95,8 +95,8 @@ def read_parts(checkpoint: Checkpoint, name: str, form: Quantized, rows: int, co
     codes = unpack(read["codes"], form.bits).reshape(rows, -1, form.group)
     whole = Codes(codes, read["scale"], read.get("zero"), form.bits, columns, read.get("offset"))
     if not form.rank:
-        return Parts(whole, None)
-    return Parts(whole, Compensator(factor("u", rows * form.rank), factor("v", form.rank * columns), form.rank))
+        return MatrixParts(whole, None)
+    return MatrixParts(whole, Compensator(factor("u", rows * form.rank), factor("v", form.rank * columns), form.rank))
 
 
 def read_dense(checkpoint: Checkpoint, matrix: Matrix) -> NDArray[np.float64]:

@@ -18,7 +18,7 @@ WINDOW, LEAST_GAIN = 3, 1e-4  # of equation 14
 
 
 @dataclass(frozen=True)
-class Round:
+class MiloRound:
     """Errors of a round, relative to |W|: with the factors as numbers (equation 13), and as they are stored."""
 
     error: float
@@ -35,7 +35,7 @@ class Milo:
 
     codes: Codes
     compensator: Compensator | None
-    curve: tuple[Round, ...]
+    curve: tuple[MiloRound, ...]
     kept: int  # which round, from 1 on
     stopped_by: str
 
@@ -46,8 +46,8 @@ def milo(w: Array, rank: int, bits: int, group: int, compensator_bits: int, roun
     if not rank:
         codes = hqq(w, bits, group)
         error = float(np.linalg.norm(w - codes.dequantized())) / whole
-        return Milo(codes, None, (Round(error, error),), 1, "rounds")
-    curve: list[Round] = []
+        return Milo(codes, None, (MiloRound(error, error),), 1, "rounds")
+    curve: list[MiloRound] = []
     codes = hqq(w, bits, group)
     while True:
         lost = w - codes.dequantized()
@@ -56,7 +56,7 @@ def milo(w: Array, rank: int, bits: int, group: int, compensator_bits: int, roun
         left = (
             float(np.linalg.norm(lost - approximation)) / whole for approximation in (product, compensator.product())
         )
-        curve.append(Round(*left))
+        curve.append(MiloRound(*left))
         if all(curve[-1].stored_error < earlier.stored_error for earlier in curve[:-1]):
             best = codes, compensator, len(curve)
         stopped_by = _verdict([point.error for point in curve]) or ("rounds" if len(curve) == rounds else None)

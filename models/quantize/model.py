@@ -14,13 +14,13 @@ from meshrt.models.errors import ModelError
 from meshrt.models.files import read_object
 from meshrt.models.folder import check_new_folder, write_folder
 from meshrt.models.quantize.codes import Array, nearest, symmetric
-from meshrt.models.quantize.folder import Parts, tensors
+from meshrt.models.quantize.folder import MatrixParts, tensors
 from meshrt.models.quantize.form import HEAD_BITS
 from meshrt.models.quantize.gptq import gptq
 from meshrt.models.quantize.hqq import hqq
 from meshrt.models.quantize.milo import Milo, milo
 from meshrt.models.quantize.policies import Statistics
-from meshrt.models.quantize.sizes import Scheme
+from meshrt.models.quantize.sizes import CodesForm
 from meshrt.models.quantize.statistics import kurtosis, residual_rank
 from meshrt.models.quantize.w4a8 import w4a8
 from meshrt.models.reference import load_weights
@@ -30,7 +30,7 @@ METHODS = ("rtn", "hqq", "gptq", "milo", "w4a8")
 
 
 @dataclass(frozen=True)
-class Found:
+class QuantizedMatrix:
     """One matrix [out, in] and what became of it. Errors are relative, of what is stored, compensators included."""
 
     name: str
@@ -73,13 +73,13 @@ def statistics(
 def quantize(
     folder: Path,
     out: str | Path,
-    scheme: Scheme,
+    scheme: CodesForm,
     ranks: Mapping[str, int],
     rounds: int,
     statistics: Statistics,
     calibration: Sequence[Sequence[int]] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[Found]:
+) -> list[QuantizedMatrix]:
     """Writes the model in `folder` with all matrices of its layers quantized as a new folder `out`.
 
     `ranks` are those of the compensators and `rounds` how often they are found anew, for milo; `calibration` has
@@ -111,7 +111,7 @@ def quantize(
         added = tensors(name, parts)
         written |= added
         size = w.nbytes, sum(array.nbytes for array in added.values())
-        matrices.append(Found(name=name, bytes=size, kurtosis=statistics.kurtosis[name], **figures))
+        matrices.append(QuantizedMatrix(name=name, bytes=size, kurtosis=statistics.kurtosis[name], **figures))
         if progress:
             progress(len(matrices), len(config.matrices()))
     if scheme.head:
@@ -120,7 +120,7 @@ def quantize(
     return matrices
 
 
-def _head(config: Config, scheme: Scheme, written: dict[str, Array]) -> Found:
+def _head(config: Config, scheme: CodesForm, written: dict[str, Array]) -> QuantizedMatrix:
     """The head in 8 bits; a tied one beside the embedding, which stays. ModelError."""
     name = config.head_matrix.name
     before = written.pop(f"{name}.weight", None)
@@ -129,10 +129,10 @@ def _head(config: Config, scheme: Scheme, written: dict[str, Array]) -> Found:
         codes = w4a8(w, scheme.group_of(config.hidden_size), scheme.symmetric, HEAD_BITS)
     except ModelError as error:
         raise ModelError(f"{name}: {error}") from error
-    added, approximation = tensors(name, Parts(codes, None)), codes.dequantized()
+    added, approximation = tensors(name, MatrixParts(codes, None)), codes.dequantized()
     written |= added
     size = 0 if before is None else before.nbytes, sum(array.nbytes for array in added.values())
-    return Found(
+    return QuantizedMatrix(
         name, w.shape, "w8", 0, size, kurtosis(w), residual_rank(w - approximation), weight_error(w, approximation),
         None, (), None, None,
     )  # fmt: skip
@@ -150,23 +150,23 @@ def _grams(
 
 
 def _one(
-    w: Array, scheme: Scheme, rank: int, rounds: int, gram: Array | None
-) -> tuple[dict[str, Any], Parts]:  # fmt: skip
+    w: Array, scheme: CodesForm, rank: int, rounds: int, gram: Array | None
+) -> tuple[dict[str, Any], MatrixParts]:  # fmt: skip
     """A matrix [out, in] quantized, and what is told of it."""
     method, shape, loop = scheme.method, (scheme.bits, scheme.group_of(w.shape[1])), None
     if method == "gptq" and gram is not None and not gram.any():
         method = "hqq"
     if method == "milo":
         loop = milo(w, rank, *shape, scheme.compensator_bits, rounds)
-        parts = Parts(loop.codes, loop.compensator)
+        parts = MatrixParts(loop.codes, loop.compensator)
     elif method == "gptq" and gram is not None:
-        parts = Parts(gptq(w, gram, *shape), None)
+        parts = MatrixParts(gptq(w, gram, *shape), None)
     elif method == "hqq":
-        parts = Parts(hqq(w, *shape), None)
+        parts = MatrixParts(hqq(w, *shape), None)
     elif method == "w4a8":
-        parts = Parts(w4a8(w, shape[1], scheme.symmetric, scheme.bits), None)
+        parts = MatrixParts(w4a8(w, shape[1], scheme.symmetric, scheme.bits), None)
     else:
-        parts = Parts((symmetric if scheme.symmetric else nearest)(w, *shape), None)
+        parts = MatrixParts((symmetric if scheme.symmetric else nearest)(w, *shape), None)
     approximation = parts.dense()
     figures = {
         "shape": w.shape, "method": method, "rank": rank,

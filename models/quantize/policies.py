@@ -23,7 +23,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshrt.models.errors import ModelError
-from meshrt.models.quantize.shapes import Shape
+from meshrt.models.quantize.shapes import MatrixShape
 from meshrt.records import dataclass
 
 KINDS = ("uniform", "dense", "sparse", "frequency", "kurtosis", "frequency-kurtosis", "kurtosis-steps")
@@ -71,7 +71,7 @@ def needs_text(terms: Sequence[Term]) -> bool:
     return any(term.kind.startswith("frequency") for term in terms)
 
 
-def ranks(terms: Sequence[Term], shapes: Sequence[Shape], statistics: Statistics | None) -> dict[str, int]:
+def ranks(terms: Sequence[Term], shapes: Sequence[MatrixShape], statistics: Statistics | None) -> dict[str, int]:
     """The ranks of the matrices that get one. Without statistics, policies that need some give all their average.
 
     Raises ModelError where a policy has no matrix to give ranks to, or where the average says too little.
@@ -87,7 +87,7 @@ def ranks(terms: Sequence[Term], shapes: Sequence[Shape], statistics: Statistics
 
 
 def fit(
-    terms: Sequence[Term], shapes: Sequence[Shape], statistics: Statistics | None,
+    terms: Sequence[Term], shapes: Sequence[MatrixShape], statistics: Statistics | None,
     budget: int, bytes_of: Callable[[Mapping[str, int]], int],
 ) -> tuple[Term, ...]:  # fmt: skip
     """The terms with the rank that is left open as large as `budget` bytes of compensators allow. Raises ModelError."""
@@ -135,11 +135,11 @@ def share_out(total: int, weights: Sequence[float], most: Sequence[int]) -> list
     return parts
 
 
-def _most(shape: Shape) -> int:
+def _most(shape: MatrixShape) -> int:
     return min(shape.rows, shape.columns)
 
 
-def _targets(kind: str, shapes: Sequence[Shape]) -> list[Shape]:
+def _targets(kind: str, shapes: Sequence[MatrixShape]) -> list[MatrixShape]:
     experts = [shape for shape in shapes if shape.expert is not None]
     if kind == "uniform" or (kind.startswith("kurtosis") and not experts):
         return list(shapes)
@@ -150,7 +150,7 @@ def _targets(kind: str, shapes: Sequence[Shape]) -> list[Shape]:
     return experts
 
 
-def _ranks(kind: str, rank: int, targets: Sequence[Shape], statistics: Statistics | None) -> dict[str, int]:
+def _ranks(kind: str, rank: int, targets: Sequence[MatrixShape], statistics: Statistics | None) -> dict[str, int]:
     if kind in ("uniform", "dense", "sparse"):
         return {shape.name: min(rank, _most(shape)) for shape in targets}
     if statistics is None:
@@ -174,7 +174,7 @@ def _ranks(kind: str, rank: int, targets: Sequence[Shape], statistics: Statistic
     return {shape.name: part for shape, part in zip(targets, parts, strict=True)}
 
 
-def _by_frequency(rank: int, targets: Sequence[Shape], frequency: Mapping[str, float]) -> dict[str, int]:
+def _by_frequency(rank: int, targets: Sequence[MatrixShape], frequency: Mapping[str, float]) -> dict[str, int]:
     """All matrices of an expert get the same, and the experts of a layer the average."""
     layers: dict[str, dict[str, int]] = {}  # the smallest limit of each expert, by layer
     for shape in targets:

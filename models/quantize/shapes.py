@@ -19,7 +19,7 @@ ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
-class Shape:
+class MatrixShape:
     """A matrix [rows, columns], out and in. `expert` is the name of its expert, None: every token goes through it."""
 
     name: str
@@ -36,10 +36,10 @@ class Shapes:
     `head` is one of the others; where it is `tied`, it is the embedding.
     """
 
-    matrices: tuple[Shape, ...]
+    matrices: tuple[MatrixShape, ...]
     others: int
     item_bytes: int
-    head: Shape
+    head: MatrixShape
     tied: bool
 
     @property
@@ -58,13 +58,13 @@ def shapes_of(config: Config) -> Shapes:
     others = sum(map(math.prod, expected_shapes(config).values())) - sum(
         shape.rows * shape.columns for shape in matrices
     )
-    head = Shape(config.head_matrix.name, config.vocab_size, config.hidden_size, "head")
+    head = MatrixShape(config.head_matrix.name, config.vocab_size, config.hidden_size, "head")
     return Shapes(matrices, others, ITEM_BYTES[config.dtype or "float32"], head, config.tie_word_embeddings)
 
 
-def _of_layer(layer: Layer) -> Iterator[Shape]:
-    def shapes(matrices: Iterable[Matrix], kind: Kind, expert: str | None = None) -> Iterator[Shape]:
-        return (Shape(matrix.name, matrix.columns, matrix.rows, kind, expert) for matrix in matrices)
+def _of_layer(layer: Layer) -> Iterator[MatrixShape]:
+    def shapes(matrices: Iterable[Matrix], kind: Kind, expert: str | None = None) -> Iterator[MatrixShape]:
+        return (MatrixShape(matrix.name, matrix.columns, matrix.rows, kind, expert) for matrix in matrices)
 
     yield from shapes(layer.attention, "attention")
     if isinstance(layer.mlp, Mlp):

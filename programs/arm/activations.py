@@ -7,7 +7,7 @@ import numpy as np
 
 from meshrt.arm.core import Team
 from meshrt.arm.isa import Instruction, ld1, of, st1
-from meshrt.arm.kernel import Kernel
+from meshrt.arm.kernel import MicroKernel
 from meshrt.models.matrix import Activation
 from meshrt.programs.arm import exponent
 from meshrt.programs.arm.vectors import F32, laid, same, sweep, taken, units_of
@@ -18,7 +18,7 @@ CUBIC = 0.044715 * LINEAR
 
 
 @lru_cache
-def acting(activation: Activation, gated: bool, biased: bool) -> Kernel:
+def acting(activation: Activation, gated: bool, biased: bool) -> MicroKernel:
     """Of four numbers of each; biases are added first."""
     body = [ld1(("g",), "gate"), *([ld1(("b",), "bias_gate"), of("fadd", "g", "g", "b")] if biased else [])]
     if gated:
@@ -38,7 +38,7 @@ def acting(activation: Activation, gated: bool, biased: bool) -> Kernel:
             ]  # fmt: skip
         body += [*exponent.raised("x", "y", True), of("fadd", "y", "y", "one"), of("fdiv", "g", "g", "y")]
     body += [of("fmul", "g", "g", "u")] if gated else []
-    return Kernel(activation, tuple(before), (*body, st1(("g",), "y")), ())
+    return MicroKernel(activation, tuple(before), (*body, st1(("g",), "y")), ())
 
 
 def activated(
@@ -58,7 +58,7 @@ def activated(
 
 
 @lru_cache
-def capping(wide: bool) -> Kernel:
+def capping(wide: bool) -> MicroKernel:
     """Of eight numbers, float32 or float16: cap tanh(x / cap), float32. tanh u is 1 - 2 / (1 + e^2u)."""
     body = [ld1(("a", "b"), "x")] if wide else [ld1(("h",), "x"), of("fcvtl", "a", "h"), of("fcvtl2", "b", "h")]
     for name in ("a", "b"):
@@ -67,7 +67,7 @@ def capping(wide: bool) -> Kernel:
             of("fdiv", "y", "one", "y"), of("fadd", "y", "y", "y"), of("fsub", "y", "one", "y"),
             of("fmul", name, "y", "cap"),
         ]  # fmt: skip
-    return Kernel("cap", (exponent.load(), ld1(("steep", "cap"), "constants")), (*body, st1(("a", "b"), "y")), ())
+    return MicroKernel("cap", (exponent.load(), ld1(("steep", "cap"), "constants")), (*body, st1(("a", "b"), "y")), ())
 
 
 def capped(team: Team, along: tuple[int, ...], k: int, cap: float, x: Array | None, wide: bool) -> Array | None:
@@ -77,7 +77,7 @@ def capped(team: Team, along: tuple[int, ...], k: int, cap: float, x: Array | No
     return None if stored is None else taken(stored["y"], F32, k)
 
 
-BOUNDS = Kernel(
+BOUNDS = MicroKernel(
     "bounds", (ld1(("low", "high"), "bounds"),),
     (ld1(("x",), "x"), of("fmax", "x", "x", "low"), of("fmin", "x", "x", "high"), st1(("x",), "y")), (),
 )  # fmt: skip
@@ -91,9 +91,9 @@ def bounded(team: Team, k: int, x: Array | None, clip: float) -> Array | None:
 
 
 @lru_cache
-def scaling(biased: bool) -> Kernel:
+def scaling(biased: bool) -> MicroKernel:
     body = [ld1(("x",), "x"), *([ld1(("b",), "bias"), of("fadd", "x", "x", "b")] if biased else [])]
-    return Kernel("scale", (ld1(("s",), "constants"),), (*body, of("fmul", "x", "x", "s"), st1(("x",), "y")), ())
+    return MicroKernel("scale", (ld1(("s",), "constants"),), (*body, of("fmul", "x", "x", "s"), st1(("x",), "y")), ())
 
 
 def scaled(

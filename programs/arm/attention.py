@@ -14,11 +14,11 @@ from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.soc import Soc
 from meshrt.programs.arm.activations import capped, scaled
 from meshrt.programs.arm.floats import product
-from meshrt.programs.arm.kv import LayerCache, Made
+from meshrt.programs.arm.kv import ArmLayerCache, Made
 from meshrt.programs.arm.layout import block
 from meshrt.programs.arm.softmax import rotated, softmax
 from meshrt.programs.arm.split import equal
-from meshrt.programs.arm.tiles import UNITS, Tile, Unit, plan, row_tiles
+from meshrt.programs.arm.tiles import UNITS, MicroTile, Unit, plan, row_tiles
 from meshrt.programs.arm.vectors import added, narrowed, units_of, widened
 from meshrt.records import dataclass
 
@@ -26,7 +26,7 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class Heads:
+class HeadCounts:
     """Query heads, heads of keys and values, and their size."""
 
     queries: int
@@ -39,7 +39,7 @@ class Heads:
 
 
 @dataclass(frozen=True)
-class Scores:
+class ArmScores:
     """What becomes of q k^T: times `scale`, bent by a `cap`, and of the last `window` tokens only, if there are such.
 
     `turned`: queries and keys have a rotary embedding.
@@ -56,7 +56,7 @@ class Floats:
     """What computes the products: the unit, its tile."""
 
     unit: Unit
-    tile: Tile
+    tile: MicroTile
 
 
 def floats_of(soc: Soc, kind: str) -> Floats:
@@ -66,8 +66,9 @@ def floats_of(soc: Soc, kind: str) -> Floats:
 
 
 def attention(
-    soc: Soc, qkv: Array | None, tokens: int, heads: Heads, cache: LayerCache, rotary: tuple[Array, Array] | None,
-    bias: Array | None, biased: bool, source: int, target: int, high: int, scores: Scores | None = None,
+    soc: Soc, qkv: Array | None, tokens: int, heads: HeadCounts, cache: ArmLayerCache,
+    rotary: tuple[Array, Array] | None, bias: Array | None, biased: bool, source: int, target: int,
+    high: int, scores: ArmScores | None = None,
 ) -> Array | None:  # fmt: skip
     """qkv float32 [T, (H + 2 G) D] in buffer `source` -> [T, H D] in buffer `target`; None by shape.
 
@@ -75,7 +76,7 @@ def attention(
     micro-tiles in which qkv was computed. `scores`: by default over the root of D, with rotary embedding. Of the cache
     is read what some token sees.
     """
-    how = scores or Scores(heads.size**-0.5)
+    how = scores or ArmScores(heads.size**-0.5)
     size, wide, shape = heads.size, heads.queries * heads.size, (tokens, heads.size)
     floats = floats_of(soc, cache.kind)
     heights, first = row_tiles(tokens, high), heads.queries * heads.size  # the column of the first key

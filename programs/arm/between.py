@@ -8,7 +8,7 @@ import numpy as np
 
 from meshrt.arm.core import Team
 from meshrt.arm.isa import ld1, of, st1
-from meshrt.arm.kernel import Kernel
+from meshrt.arm.kernel import MicroKernel
 from meshrt.programs.arm.activations import activated
 from meshrt.programs.arm.vectors import F32, add_lines, laid, same, sweep, taken, units_of
 from meshrt.records import dataclass
@@ -17,7 +17,7 @@ Array = np.ndarray
 
 
 @lru_cache
-def square_sums(count: int) -> Kernel:
+def square_sums(count: int) -> MicroKernel:
     """x + (a + b), of which so many are there, is stored if any is; in the end 1 / sqrt(mean of squares + eps)."""
     before = (of("movi", "s", at=0), of("fmov", "one", at=1), ld1(("mean", "eps"), "constants"))
     body = [*add_lines(count), *([st1(("x",), "stays")] if count else []), of("fmla", "s", "x", "x")]
@@ -25,10 +25,10 @@ def square_sums(count: int) -> Kernel:
         of("faddp", "s", "s", "s"), of("faddp", "s", "s", "s"), of("fmul", "s", "s", "mean"),
         of("fadd", "s", "s", "eps"), of("fsqrt", "s", "s"), of("fdiv", "s", "one", "s"), st1(("s",), "root"),
     )  # fmt: skip
-    return Kernel("norm sums", before, tuple(body), after)
+    return MicroKernel("norm sums", before, tuple(body), after)
 
 
-NORMALIZE = Kernel(
+NORMALIZE = MicroKernel(
     "norm", (ld1(("s",), "root"),),
     (ld1(("x",), "x"), ld1(("w",), "weight"), of("fmul", "x", "x", "s"), of("fmul", "x", "x", "w"), st1(("x",), "y")),
     (),
@@ -36,7 +36,7 @@ NORMALIZE = Kernel(
 
 
 @lru_cache
-def mean_sums(count: int) -> Kernel:
+def mean_sums(count: int) -> MicroKernel:
     """x + (a + b), of which so many are there, is stored if any is; in the end the mean of all."""
     before = (of("movi", "s", at=0), ld1(("mean",), "constants"))
     body = [*add_lines(count), *([st1(("x",), "stays")] if count else []), of("fadd", "s", "s", "x")]
@@ -46,11 +46,11 @@ def mean_sums(count: int) -> Kernel:
         of("fmul", "s", "s", "mean"),
         st1(("s",), "average"),
     )
-    return Kernel("mean", before, tuple(body), after)
+    return MicroKernel("mean", before, tuple(body), after)
 
 
 # 1 / sqrt(the mean of squares of x - mean + eps), without those of zeros that fill up a register.
-SPREAD = Kernel(
+SPREAD = MicroKernel(
     "norm spread", (of("movi", "s", at=0), of("fmov", "one", at=1), ld1(("m",), "average"),
                     ld1(("mean", "eps", "zeros"), "constants")),
     (ld1(("x",), "x"), of("fsub", "x", "x", "m"), of("fmla", "s", "x", "x")),
@@ -58,7 +58,7 @@ SPREAD = Kernel(
      of("fmul", "s", "s", "mean"), of("fadd", "s", "s", "eps"), of("fsqrt", "s", "s"), of("fdiv", "s", "one", "s"),
      st1(("s",), "root")),
 )  # fmt: skip
-CENTRE = Kernel(
+CENTRE = MicroKernel(
     "layer norm", (ld1(("m",), "average"), ld1(("s",), "root")),
     (ld1(("x",), "x"), ld1(("w",), "weight"), ld1(("b",), "bias"), of("fsub", "x", "x", "m"), of("fmul", "x", "x", "s"),
      of("fmul", "x", "x", "w"), of("fadd", "x", "x", "b"), st1(("x",), "y")),
@@ -67,7 +67,7 @@ CENTRE = Kernel(
 
 
 @dataclass(frozen=True)
-class Norm:
+class ArmNorm:
     """An RMSNorm, or a LayerNorm with mean and bias. Weights and biases are None by shape."""
 
     eps: float
@@ -77,7 +77,7 @@ class Norm:
 
 
 def norm_of(
-    team: Team, k: int, x: Array | None, more: tuple[Array | None, ...], norm: Norm
+    team: Team, k: int, x: Array | None, more: tuple[Array | None, ...], norm: ArmNorm
 ) -> tuple[Array | None, Array | None]:
     """x [rows, k] with what is to be added to it, which stays, and that after the norm; float32, None by shape."""
     if norm.centred:
@@ -106,7 +106,7 @@ def rms_norm(
 
 
 def layer_norm(
-    team: Team, k: int, x: Array | None, more: tuple[Array | None, ...], norm: Norm
+    team: Team, k: int, x: Array | None, more: tuple[Array | None, ...], norm: ArmNorm
 ) -> tuple[Array | None, Array | None]:
     """The same with a LayerNorm: the mean first, then the mean square of what is left."""
     grid, steps = (len(units_of(team)),), ceil(k / 4)

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from meshrt.arm.isa import Instruction, ld1, of, st1
-from meshrt.arm.kernel import Kernel
+from meshrt.arm.kernel import MicroKernel
 
 Lines = list[Instruction]
 KINDS = {np.dtype(np.float32): "f", np.dtype(np.int64): "i", np.dtype(np.bool_): "b"}
@@ -43,13 +43,13 @@ def lanes_of(op: str, kinds: str) -> int:
 
 
 @lru_cache
-def kernel(op: str, kinds: str) -> Kernel | None:
+def kernel(op: str, kinds: str) -> MicroKernel | None:
     """Of operands of these kinds (f, i, b), if there is one."""
     name, kind = f"{op} {kinds}", kinds[-1]
     if op == "Where" and kinds[0] == "b" and kinds[1] == kind:
-        return Kernel(name, (of("movi", "zero", at=0),), tuple(_where(kind)), ())
+        return MicroKernel(name, (of("movi", "zero", at=0),), tuple(_where(kind)), ())
     if op in COMPARE and kind in LARGER:
-        return Kernel(name, (of("movi", "one", at=1),), tuple(_compare(op, kind)), ())
+        return MicroKernel(name, (of("movi", "one", at=1),), tuple(_compare(op, kind)), ())
     table = {"b": TRUTHS, "i": WHOLE}.get(kind, {})
     if op not in table or len(set(kinds)) > 1:
         return None
@@ -57,7 +57,7 @@ def kernel(op: str, kinds: str) -> Kernel | None:
     before = (of("movi", "one", at=1),) if kind == "b" else (of("movi", "zero", at=0),)
     used = {name for line in lines for name in line.of}
     loads = [ld1((operand,), operand) for operand in "ab"[: len(kinds)]]
-    return Kernel(name, before if used & {"one", "zero"} else (), (*loads, *lines, st1(("y",), "y")), ())
+    return MicroKernel(name, before if used & {"one", "zero"} else (), (*loads, *lines, st1(("y",), "y")), ())
 
 
 def _compare(op: str, kind: str) -> Lines:

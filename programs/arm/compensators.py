@@ -16,14 +16,14 @@ from meshrt.models.quantize.compensator import Factor
 from meshrt.models.quantize.folder import read_parts
 from meshrt.models.quantize.form import Quantized
 from meshrt.programs.arm.parts import Factors
-from meshrt.programs.arm.weights import How, Packed, place
+from meshrt.programs.arm.weights import PackedWeights, ProductMethod, place
 
 EIGHT = 8  # bits that numbers are rounded to where it has to be near
 
 
 def compensators(
-    soc: Soc, hows: Mapping[int, How], source: Checkpoint | None, name: str, several: Sequence[forms.Matrix],
-    at: Mapping[str, int], over: Iterator[Packed],
+    soc: Soc, hows: Mapping[int, ProductMethod], source: Checkpoint | None, name: str, several: Sequence[forms.Matrix],
+    at: Mapping[str, int], over: Iterator[PackedWeights],
 ) -> Factors | None:  # fmt: skip
     """Those of matrices that have one input: x V^T of all side by side, and of each that times U^T.
 

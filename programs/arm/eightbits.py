@@ -10,9 +10,9 @@ import numpy as np
 
 from meshrt.arm.core import Team
 from meshrt.arm.isa import Instruction, ld1, of, st1
-from meshrt.arm.kernel import Kernel
+from meshrt.arm.kernel import MicroKernel
 from meshrt.models.errors import ModelError
-from meshrt.programs.arm.packing import Part, parts_of
+from meshrt.programs.arm.packing import GroupRun, parts_of
 from meshrt.programs.arm.vectors import F32, laid, same, sweep, taken, units_of
 
 Array = np.ndarray
@@ -50,8 +50,8 @@ def codes_of(scale: str) -> list[Instruction]:
 
 
 FIRST = (of("movi", "m", at=0), of("fmov", "one", at=1), ld1(("most",), "constants"))
-SCALE = Kernel("scale", FIRST, tuple(largest()), (*scale_of(), st1(("z",), "scale")))
-CODES = Kernel(
+SCALE = MicroKernel("scale", FIRST, tuple(largest()), (*scale_of(), st1(("z",), "scale")))
+CODES = MicroKernel(
     "codes", (of("movi", "t", at=0), of("movi", "lowest", at=LOWEST), ld1(("s",), "scale")),
     (*codes_of("s"), st1(("x0",), "y"), of("saddlp", "x0", "x0"), of("sadalp", "t", "x0")),
     (of("addv_4s", "t", "t"), st1(("t",), "total")),
@@ -94,7 +94,7 @@ def rounded(
     return np.concatenate(codes, axis=1), np.concatenate(totals, axis=1)
 
 
-def _groups(x: Array | None, inner: int, group: int) -> Iterator[tuple[Part, Array | None]]:
+def _groups(x: Array | None, inner: int, group: int) -> Iterator[tuple[GroupRun, Array | None]]:
     """The whole groups of all rows, [rows, groups, length], and then what is left."""
     for part in parts_of(inner, group):
         begin = part.first * group

@@ -8,11 +8,11 @@ import numpy as np
 
 from meshrt.arm import state
 from meshrt.arm.soc import Soc
-from meshrt.programs.arm.kv import LayerCache
+from meshrt.programs.arm.kv import ArmLayerCache
 from meshrt.programs.arm.model import forward
-from meshrt.programs.arm.parts import Model
+from meshrt.programs.arm.parts import ArmModel
 from meshrt.programs.generation.hostscores import HostScores
-from meshrt.ranks.snapshot import Part, Snapshot
+from meshrt.ranks.snapshot import Snapshot, SnapshotPart
 from meshrt.records import dataclass
 
 
@@ -21,8 +21,8 @@ class ArmEngine:
     """A model in DRAM and what its layers keep of the tokens so far."""
 
     soc: Soc
-    model: Model
-    caches: Sequence[LayerCache]
+    model: ArmModel
+    caches: Sequence[ArmLayerCache]
     steps: int = 0
 
     def fill(self, context: int) -> None:
@@ -47,12 +47,14 @@ class ArmEngine:
     def took(self, token: int) -> None:
         """The logits are at the host already."""
 
-    def describe(self) -> tuple[dict[str, Any], dict[str, Part]]:
+    def describe(self) -> tuple[dict[str, Any], dict[str, SnapshotPart]]:
         """Every rank has all keys and values; rank 0 writes them down."""
         facts = state.describe(self.soc) | {"caches": [cache.facts() for cache in self.caches], "steps": self.steps}
         if self.model.loads is not None:
             facts["experts"] = self.model.loads.tolist()
-        return facts, {name: Part(array) for name, array in self._arrays().items()} if not self.soc.control.rank else {}
+        return facts, {
+            name: SnapshotPart(array) for name, array in self._arrays().items()
+        } if not self.soc.control.rank else {}
 
     def restore(self, snapshot: Snapshot, new: Sequence[int]) -> None:
         self.steps = int(snapshot.facts["steps"])
@@ -62,7 +64,7 @@ class ArmEngine:
             cache.stand(*map(int, facts))
         state.restore(self.soc, snapshot)
         stored = {name: np.ascontiguousarray(array) for name, array in self._arrays().items()}
-        snapshot.fill({name: Part(array) for name, array in stored.items()})
+        snapshot.fill({name: SnapshotPart(array) for name, array in stored.items()})
         for name, array in self._arrays().items():
             array[...] = stored[name]
 

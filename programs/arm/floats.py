@@ -12,15 +12,15 @@ import numpy as np
 
 from meshrt.arm.core import Team, run
 from meshrt.arm.isa import ld1, of, st1
-from meshrt.arm.kernel import Kernel
-from meshrt.programs.arm.tiles import Tile, Unit, row_tiles
+from meshrt.arm.kernel import MicroKernel
+from meshrt.programs.arm.tiles import MicroTile, Unit, row_tiles
 
 Array = np.ndarray
 KINDS: dict[str, np.dtype[Any]] = {"fmla": np.dtype(np.float32), "fmla_8h": np.dtype(np.float16)}
 
 
 @lru_cache(256)
-def float_kernel(unit: Unit, rows: int, columns: int) -> Kernel:
+def float_kernel(unit: Unit, rows: int, columns: int) -> MicroKernel:
     """For a tile of so many rows and columns: sums begin at zero and are stored row by row."""
     wide = columns // unit.sum_columns
     x = [f"x{number}" for number in range(ceil(rows / unit.input_rows))]
@@ -33,11 +33,11 @@ def float_kernel(unit: Unit, rows: int, columns: int) -> Kernel:
         for row, line in enumerate(sums) for j, name in enumerate(line)
     ]  # fmt: skip
     before = tuple(of("movi", name, at=0) for name in names)
-    return Kernel(f"{unit.name} {rows}x{columns}", before, tuple(body), tuple(st1((name,), "y") for name in names))
+    return MicroKernel(f"{unit.name} {rows}x{columns}", before, tuple(body), tuple(st1((name,), "y") for name in names))
 
 
 def product(
-    team: Team, unit: Unit, tile: Tile, x: Array | None, w: Array | None, sizes: tuple[int, int, int]
+    team: Team, unit: Unit, tile: MicroTile, x: Array | None, w: Array | None, sizes: tuple[int, int, int]
 ) -> Array | None:
     """x [heads, rows, k] w [heads, k, columns] -> [heads, rows, columns], in the unit's float. None by shape.
 

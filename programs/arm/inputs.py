@@ -35,7 +35,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Source:
+class RowSource:
     """What is done with rows before they become codes.
 
     `before`: by a team whose units are rows, all that comes before: what stays of them, if anything, and what becomes
@@ -68,7 +68,7 @@ def tile_pieces(buffer: int, tile: int, rows: int, inner: int) -> Pieces:
 
 
 def quantized(
-    soc: Soc, source: Source, shape: tuple[int, int], group: int, high: int, target: int, blocks: bool
+    soc: Soc, source: RowSource, shape: tuple[int, int], group: int, high: int, target: int, blocks: bool
 ) -> tuple[Rows, Array | None]:
     """Rows [rows, inner] as codes in buffer `target`, and what stays; by all cores, some tiles of `high` rows each.
 

@@ -15,7 +15,7 @@ from math import ceil
 from typing import Literal
 
 from meshrt.arm.isa import Instruction, ld1, of, st1
-from meshrt.arm.kernel import Kernel
+from meshrt.arm.kernel import MicroKernel
 from meshrt.programs.arm.layout import STEP
 from meshrt.programs.arm.planes import unpacking
 from meshrt.programs.arm.tiles import Unit
@@ -50,7 +50,7 @@ PLAIN = Form()
 @lru_cache(1024)
 def integer_kernel(
     unit: Unit, rows: int, columns: int, form: Form = PLAIN, first: bool = True, last: bool = True
-) -> Kernel:  # fmt: skip
+) -> MicroKernel:  # fmt: skip
     """For a tile of so many rows and columns, of the `first` group of weights, the `last`, or one between."""
     bits, layout, signed = form.bits, form.layout, form.signed
     ra, quarters = ceil(rows / unit.input_rows), columns // 4
@@ -85,7 +85,7 @@ def integer_kernel(
         body += _products(unit, sums, x, w, rows, bits == 8)
     pool = [*x, *w, *packed, *(narrow.free if narrow else ()), *spare, *eight, *(f"u{number}" for number in range(64))]
     after = _after(unit, sums, pool, rows, quarters, form, first, last)
-    return Kernel(f"{unit.name} {rows}x{columns} w{bits}", tuple(before), tuple(body), tuple(after))
+    return MicroKernel(f"{unit.name} {rows}x{columns} w{bits}", tuple(before), tuple(body), tuple(after))
 
 
 def _unpack(packed: str, low: str, rest: list[str], mask: str, spare: list[str], eight: list[str]) -> list[Instruction]:

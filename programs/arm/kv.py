@@ -37,7 +37,7 @@ class Stored:
 
 
 @dataclass
-class LayerCache:
+class ArmLayerCache:
     """What one layer keeps. `chunk`: tokens that room is made for at a time; of `fused` caches only.
 
     `others`: layers that it stands for as well, whose room is charged.

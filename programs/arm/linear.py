@@ -16,14 +16,14 @@ from meshrt.programs.arm.inputs import Rows, tile_pieces
 from meshrt.programs.arm.kernels import integer_kernel
 from meshrt.programs.arm.layout import STEP, block
 from meshrt.programs.arm.planes import SHIFTS
-from meshrt.programs.arm.split import Split, Work, equal, share_out
+from meshrt.programs.arm.split import Split, SplitWork, equal, share_out
 from meshrt.programs.arm.tiles import row_tiles
-from meshrt.programs.arm.weights import How, Packed, panels_of
+from meshrt.programs.arm.weights import PackedWeights, ProductMethod, panels_of
 
 Array = np.ndarray
 
 
-def shares_of(soc: Soc, x: Rows, weights: Packed, how: How, split: Split) -> list[Sequence[int]]:
+def shares_of(soc: Soc, x: Rows, weights: PackedWeights, how: ProductMethod, split: Split) -> list[Sequence[int]]:
     """The panels of each core. What one takes is found on a core of each kind, by shape, and not counted."""
     units = panels_of(weights.columns, how)
     if split == "equal" or soc.count == 1:
@@ -33,7 +33,7 @@ def shares_of(soc: Soc, x: Rows, weights: Packed, how: How, split: Split) -> lis
     seconds = {cluster: _trial(device, cores.index(cluster), x.count, shape, how) for cluster in cores}
     intensity = 2 * x.count * x.inner * weights.columns / (weights.nbytes + x.count * (x.inner + 4 * weights.columns))
     most = device.peak(OPERATIONS[how.unit.name].operations, soc.count) / device.bus_bytes_per_second
-    return share_out(split, Work(
+    return share_out(split, SplitWork(
         units, tuple(seconds[cluster] for cluster in cores), weights.nbytes / units,
         tuple(cluster.bytes_per_second for cluster in cores), device.bus_bytes_per_second,
         intense=intensity >= most,
@@ -41,7 +41,7 @@ def shares_of(soc: Soc, x: Rows, weights: Packed, how: How, split: Split) -> lis
 
 
 @lru_cache(1024)
-def _trial(device: ArmDevice, index: int, rows: int, weights: Packed, how: How) -> float:
+def _trial(device: ArmDevice, index: int, rows: int, weights: PackedWeights, how: ProductMethod) -> float:
     """Seconds that a core computes on a panel more, once it has the inputs."""
     heights = tuple(row_tiles(rows, how.rows))
     x, core, took = Rows(rows, weights.inner, -1, heights), ArmCore(device, index, payload=False, spill=True), []
@@ -52,7 +52,9 @@ def _trial(device: ArmDevice, index: int, rows: int, weights: Packed, how: How) 
     return took[1]
 
 
-def product(soc: Soc, x: Rows, weights: Packed, how: How, shares: Sequence[Sequence[int]], y: int) -> Array | None:
+def product(
+    soc: Soc, x: Rows, weights: PackedWeights, how: ProductMethod, shares: Sequence[Sequence[int]], y: int
+) -> Array | None:
     """x W^T float32 [rows, columns], to buffer y; None by shape. Which core computes a panel changes no bit."""
 
     parts = soc.parallel(shares, lambda team: compute(team, x, weights, how, y))
@@ -64,7 +66,7 @@ def product(soc: Soc, x: Rows, weights: Packed, how: How, shares: Sequence[Seque
     return np.ascontiguousarray(whole.reshape(x.count, -1)[:, : weights.columns])
 
 
-def compute(team: Team, x: Rows, weights: Packed, how: How, y: int) -> Array | None:
+def compute(team: Team, x: Rows, weights: PackedWeights, how: ProductMethod, y: int) -> Array | None:
     """The team's panels of the result, float32 [rows, panels, columns of a panel]."""
     tiles, panels = x.heights, [panel for _, units in team for panel in units]
     for core, units in team:
@@ -81,7 +83,9 @@ def compute(team: Team, x: Rows, weights: Packed, how: How, y: int) -> Array | N
     return out
 
 
-def _tiles(team: Team, x: Rows, weights: Packed, how: How, rows: int, count: int, span: slice) -> Array | None:
+def _tiles(
+    team: Team, x: Rows, weights: PackedWeights, how: ProductMethod, rows: int, count: int, span: slice
+) -> Array | None:
     """All micro-tiles of one height: float32 [rows * count, panels, columns]."""
     panels = [panel for _, units in team for panel in units]
     y = None if x.codes is None else np.zeros((count, len(panels), 1, 1, 4 * rows * how.columns), np.uint8)
@@ -97,7 +101,7 @@ def _tiles(team: Team, x: Rows, weights: Packed, how: How, rows: int, count: int
     return tiles.transpose(0, 2, 1, 3).reshape(rows * count, len(panels), how.columns)
 
 
-def _turns(weights: Packed) -> Iterator[tuple[int, range, bool, bool]]:
+def _turns(weights: PackedWeights) -> Iterator[tuple[int, range, bool, bool]]:
     """Groups in order, those together that have one kernel: of which part, which of its, with the first? the last?"""
     end = len(weights.parts) - 1
     for at, part in enumerate(weights.parts):
@@ -114,7 +118,14 @@ def _turns(weights: Packed) -> Iterator[tuple[int, range, bool, bool]]:
 
 
 def _streams(
-    x: Rows, weights: Packed, how: How, panels: Sequence[int], rows: int, span: slice, at: int, groups: range
+    x: Rows,
+    weights: PackedWeights,
+    how: ProductMethod,
+    panels: Sequence[int],
+    rows: int,
+    span: slice,
+    at: int,
+    groups: range,
 ) -> dict[str, Array]:
     """What the pointers of a kernel walk over, for these tiles and groups: [tiles, panels, groups, steps, bytes]."""
     assert x.codes is not None and x.scale is not None and x.totals is not None
@@ -137,7 +148,7 @@ def _streams(
     return streams
 
 
-def touch(core: ArmCore, x: Rows, weights: Packed, how: How, panels: Sequence[int], y: int) -> None:
+def touch(core: ArmCore, x: Rows, weights: PackedWeights, how: ProductMethod, panels: Sequence[int], y: int) -> None:
     """What a core's loop over tiles reads and writes, in its order."""
     tiles = x.heights
     real = sum(min(how.columns, weights.columns - panel * how.columns) for panel in panels)

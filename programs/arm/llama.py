@@ -14,7 +14,7 @@ from meshrt.models.matrix import Experts
 from meshrt.models.quantize.head import shifted_norms
 from meshrt.options import grouped, values_of
 from meshrt.programs.arm.engine import ArmEngine
-from meshrt.programs.arm.kv import LayerCache
+from meshrt.programs.arm.kv import ArmLayerCache
 from meshrt.programs.arm.load import place_model, scheme_of
 from meshrt.programs.arm.options import CacheOptions, CodeOptions, WorkOptions
 from meshrt.programs.generation import options as shared
@@ -87,7 +87,7 @@ def run(
     placed = place_model(soc, config, scheme, source, work.split, work.flash, work.layers_run, drawn)
     stand = [0] * (len(placed.layers) - 1) + [config.layers - len(placed.layers)]  # other layers that each stands for
     caches = [
-        LayerCache(
+        ArmLayerCache(
             soc, f"keys, values {number}", config.kv_heads, config.head_dim, caching.kv, chunk,
             caching.attention == "fused", others,
         ) for number, others in enumerate(stand)

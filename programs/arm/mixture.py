@@ -12,16 +12,16 @@ import numpy as np
 from meshrt.arm.cache import pieces
 from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.isa import ld1, of, st1
-from meshrt.arm.kernel import Kernel
+from meshrt.arm.kernel import MicroKernel
 from meshrt.arm.soc import Soc
 from meshrt.models.errors import ModelError
 from meshrt.programs.arm import exponent
 from meshrt.programs.arm.floats import product
-from meshrt.programs.arm.inputs import Source
+from meshrt.programs.arm.inputs import RowSource
 from meshrt.programs.arm.layout import PANEL, block
 from meshrt.programs.arm.mlp import through
 from meshrt.programs.arm.operators import each_kernel
-from meshrt.programs.arm.parts import Mixture, Mlp, Model, More, Room
+from meshrt.programs.arm.parts import ArmExperts, ArmMlp, ArmModel, More, PassBuffers
 from meshrt.programs.arm.rows import by_rows
 from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.tiles import UNITS, plan, row_tiles
@@ -29,15 +29,15 @@ from meshrt.programs.arm.top import likeliest
 from meshrt.programs.arm.vectors import F32, laid, sweep, taken, units_of
 
 Array = np.ndarray
-CLEAR = Kernel("clear", (of("movi", "z", at=0),), (st1(("z",), "y"),), ())
-WEIGH = Kernel(
+CLEAR = MicroKernel("clear", (of("movi", "z", at=0),), (st1(("z",), "y"),), ())
+WEIGH = MicroKernel(
     "weigh", (ld1(("s",), "share"),), (ld1(("x",), "x"), ld1(("t",), "total"), of("fmla", "t", "x", "s"),
                                        st1(("t",), "y")), (),
 )  # fmt: skip
 
 
 def mixed(
-    soc: Soc, model: Model, mixture: Mixture, source: Source, tokens: int, room: Room
+    soc: Soc, model: ArmModel, mixture: ArmExperts, source: RowSource, tokens: int, room: PassBuffers
 ) -> tuple[More, Array | None]:
     """What the experts make of the rows that a source makes, and what stays of the source."""
     hidden, high = model.config.hidden_size, model.head.how.rows
@@ -65,7 +65,7 @@ def mixed(
 
 
 def routed(
-    soc: Soc, mixture: Mixture, x: Array | None, tokens: int, hidden: int, room: Room, high: int
+    soc: Soc, mixture: ArmExperts, x: Array | None, tokens: int, hidden: int, room: PassBuffers, high: int
 ) -> Array | None:
     """x float32 [T, K] times the router: [T, columns in panels]."""
     unit = UNITS["fmla"]
@@ -90,7 +90,7 @@ def routed(
 
 
 def chosen_of(
-    soc: Soc, model: Model, mixture: Mixture, scores: Array | None, tokens: int, room: Room, high: int
+    soc: Soc, model: ArmModel, mixture: ArmExperts, scores: Array | None, tokens: int, room: PassBuffers, high: int
 ) -> tuple[Array, Array | None, Array | None]:
     """The experts of each token [T, top], their shares, and the sigmoid of the shared expert's gate [T]."""
     count = len(mixture.experts)
@@ -120,8 +120,8 @@ def chosen_of(
 
 
 def weighed(
-    soc: Soc, model: Model, mlp: Mlp, x: Array | None, total: Array | None, share: Array | None, own: Sequence[int],
-    tokens: int, room: Room, high: int,
+    soc: Soc, model: ArmModel, mlp: ArmMlp, x: Array | None, total: Array | None, share: Array | None,
+    own: Sequence[int], tokens: int, room: PassBuffers, high: int,
 ) -> Array | None:  # fmt: skip
     """The sum with what an expert makes of its `own` rows, times their shares."""
     hidden = model.config.hidden_size
@@ -129,7 +129,7 @@ def weighed(
     def gathered(team: Team) -> tuple[None, Array | None]:
         return None, None if x is None else x[[own[row] for row in units_of(team)]]
 
-    source = Source(gathered, ((room.normed, range(hidden)),), of=tokens, picked=tuple(own))
+    source = RowSource(gathered, ((room.normed, range(hidden)),), of=tokens, picked=tuple(own))
     more, _ = through(soc, model, mlp, source, len(own), room)
 
     heights = row_tiles(tokens, high)

@@ -5,14 +5,16 @@ import numpy as np
 from meshrt.arm.core import Team
 from meshrt.arm.soc import Soc
 from meshrt.programs.arm.activations import activated
-from meshrt.programs.arm.inputs import Source, span_of
-from meshrt.programs.arm.parts import Mlp, Model, More, Room
+from meshrt.programs.arm.inputs import RowSource, span_of
+from meshrt.programs.arm.parts import ArmMlp, ArmModel, More, PassBuffers
 from meshrt.programs.arm.products import times
 
 Array = np.ndarray
 
 
-def through(soc: Soc, model: Model, mlp: Mlp, source: Source, rows: int, room: Room) -> tuple[More, Array | None]:
+def through(
+    soc: Soc, model: ArmModel, mlp: ArmMlp, source: RowSource, rows: int, room: PassBuffers
+) -> tuple[More, Array | None]:
     """What it makes of the rows that a source makes, without the bias of down, and what stays of the source."""
     both, stays = times(soc, model, mlp.inner, source, rows, room, room.y)
     width, bias = mlp.width, mlp.inner.bias
@@ -24,6 +26,6 @@ def through(soc: Soc, model: Model, mlp: Mlp, source: Source, rows: int, room: R
         return None, activated(team, width, mlp.activation, own[0], mlp.gated, own[-1] if mlp.gated else None, biases)
 
     down, _ = times(
-        soc, model, mlp.down, Source(active, ((room.y, range(len(parts) * width)),)), rows, room, room.mixed
+        soc, model, mlp.down, RowSource(active, ((room.y, range(len(parts) * width)),)), rows, room, room.mixed
     )
     return More(down, room.mixed, mlp.down), stays

@@ -14,13 +14,13 @@ from meshrt.arm.soc import Soc
 from meshrt.models.rope import cos_sin
 from meshrt.programs.arm.activations import capped, scaled
 from meshrt.programs.arm.attention import attention
-from meshrt.programs.arm.between import Norm, norm_of
-from meshrt.programs.arm.inputs import Source, span_of
-from meshrt.programs.arm.kv import LayerCache
+from meshrt.programs.arm.between import ArmNorm, norm_of
+from meshrt.programs.arm.inputs import RowSource, span_of
+from meshrt.programs.arm.kv import ArmLayerCache
 from meshrt.programs.arm.layout import PANEL, block
 from meshrt.programs.arm.mixture import mixed
 from meshrt.programs.arm.mlp import through
-from meshrt.programs.arm.parts import Layer, Mlp, Model, More, Room
+from meshrt.programs.arm.parts import ArmLayer, ArmMlp, ArmModel, More, PassBuffers
 from meshrt.programs.arm.products import times
 from meshrt.programs.arm.queries import prepared
 from meshrt.programs.arm.split import equal
@@ -32,12 +32,12 @@ Rotary = tuple[Array, Array]  # cosines and sines [T, D / 2]
 
 
 def forward(
-    soc: Soc, model: Model, caches: Sequence[LayerCache], ids: Sequence[int], position: int, rows: int
+    soc: Soc, model: ArmModel, caches: Sequence[ArmLayerCache], ids: Sequence[int], position: int, rows: int
 ) -> Array | None:
     """Tokens `ids` at `position`..: logits of the last `rows` of them, float32 [rows, vocabulary]; None by shape."""
     config, tokens = model.config, len(ids)
     sizes = sizes_of(model)
-    room = Room(**{name: soc.buffer(name, tokens * size) for name, size in sizes.items()})
+    room = PassBuffers(**{name: soc.buffer(name, tokens * size) for name, size in sizes.items()})
     logits = soc.buffer("logits", 4 * rows * config.vocab_size)
     at = np.arange(position, position + tokens)
     rotary = [cos_sin(config, at, number) for number in range(len(config.ropes))]
@@ -61,13 +61,13 @@ def forward(
     return numbers
 
 
-def sizes_of(model: Model) -> dict[str, int]:
+def sizes_of(model: ArmModel) -> dict[str, int]:
     """Bytes of a token in each buffer of a pass."""
     config, layers, matrices = model.config, model.layers, [*model.matrices()]
     hidden, heads = config.hidden_size, model.heads.queries * model.heads.size
     widest = max(matrix.columns for matrix in matrices)
     codes = max(hidden, *(matrix.inner for matrix in matrices)) + 8
-    columns = [-(-layer.mlp.columns // PANEL) * PANEL for layer in layers if not isinstance(layer.mlp, Mlp)]
+    columns = [-(-layer.mlp.columns // PANEL) * PANEL for layer in layers if not isinstance(layer.mlp, ArmMlp)]
     more = [matrix.columns for matrix in matrices if matrix.more is not None]
     return {
         "x": 4 * hidden, "codes": codes, "y": 4 * widest, "mixed": 4 * max(hidden, heads),
@@ -78,8 +78,8 @@ def sizes_of(model: Model) -> dict[str, int]:
 
 
 def run_layer(
-    soc: Soc, model: Model, layer: Layer, cache: LayerCache, rotary: Rotary | None, tokens: int, room: Room,
-    x: Array | None, more: More | None,
+    soc: Soc, model: ArmModel, layer: ArmLayer, cache: ArmLayerCache, rotary: Rotary | None, tokens: int,
+    room: PassBuffers, x: Array | None, more: More | None,
 ) -> tuple[Array | None, More]:  # fmt: skip
     """x [T, K], of which the product `more` is still to be added: the same after the layer."""
     every = slice(0, tokens)
@@ -92,21 +92,21 @@ def run_layer(
     mixed_heads = attention(
         soc, qkv, tokens, model.heads, cache, rotary, bias, biased, room.y, room.mixed, layer.qkv.how.rows, layer.scores
     )  # fmt: skip
-    source = Source(
+    source = RowSource(
         lambda team: (None, None if mixed_heads is None else mixed_heads[span_of(team)]),
         ((room.mixed, range(layer.o.inner)),),
     )
     o, _ = times(soc, model, layer.o, source, tokens, room, room.y)
     more = More(o, room.y, layer.o, layer.after_attention)
     source = normed(model, layer.mlp_norm, room, x, more, every)
-    if isinstance(layer.mlp, Mlp):
+    if isinstance(layer.mlp, ArmMlp):
         made, x = through(soc, model, layer.mlp, source, tokens, room)
     else:
         made, x = mixed(soc, model, layer.mlp, source, tokens, room)
     return x, More(made.numbers, made.buffer, made.matrix, layer.after_mlp)
 
 
-def embed(soc: Soc, model: Model, ids: Sequence[int], position: int, target: int) -> Array | None:
+def embed(soc: Soc, model: ArmModel, ids: Sequence[int], position: int, target: int) -> Array | None:
     """Rows of the embedding as float32 [T, K], by the first core; each is read from DRAM, whichever it is.
 
     Times its scale, and with the rows of learned positions, where there are such.
@@ -134,7 +134,9 @@ def embed(soc: Soc, model: Model, ids: Sequence[int], position: int, target: int
     return soc.alone(work)
 
 
-def normed(model: Model, norm: Norm, room: Room, x: Array | None, more: More | None, rows: slice) -> Source:
+def normed(
+    model: ArmModel, norm: ArmNorm, room: PassBuffers, x: Array | None, more: More | None, rows: slice
+) -> RowSource:
     """x + `more` stays, and becomes codes after a norm; of these rows of all."""
     hidden = model.config.hidden_size
 
@@ -150,10 +152,10 @@ def normed(model: Model, norm: Norm, room: Room, x: Array | None, more: More | N
 
     own = (room.x, range(hidden))
     reads = (own,) if more is None else (own, (more.buffer, range(hidden)))
-    return Source(numbers, reads, () if more is None else (own,), rows.stop)
+    return RowSource(numbers, reads, () if more is None else (own,), rows.stop)
 
 
-def bent(soc: Soc, model: Model, logits: Array | None, rows: int, buffer: int) -> Array | None:
+def bent(soc: Soc, model: ArmModel, logits: Array | None, rows: int, buffer: int) -> Array | None:
     """Logits with their cap, if there is one; cores share panels of words."""
     cap, words = model.config.logit_cap, model.config.vocab_size
     if cap is None:

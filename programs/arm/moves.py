@@ -12,7 +12,7 @@ import numpy as np
 from meshrt.arm.cache import PIECE, Pieces
 from meshrt.arm.core import Team
 from meshrt.arm.isa import ld1, of, st1
-from meshrt.arm.kernel import Kernel
+from meshrt.arm.kernel import MicroKernel
 from meshrt.models.graph import Node, compute
 from meshrt.programs.arm.vectors import sweep, units_of
 from meshrt.records import dataclass
@@ -20,11 +20,11 @@ from meshrt.records import dataclass
 Array = np.ndarray
 LINE = 64  # bytes that come from memory together
 INSERT = {1: "ins_16b", 4: "ins_4s", 8: "ins_2d"}
-WHOLE = Kernel("move", (), (ld1(("a",), "x"), st1(("a",), "y")), ())
+WHOLE = MicroKernel("move", (), (ld1(("a",), "x"), st1(("a",), "y")), ())
 
 
 @dataclass(frozen=True)
-class Moves:
+class LaneMoves:
     """Of a result in registers [.., lanes]: which number of the operands, one after the other, each of it is."""
 
     places: Array
@@ -46,7 +46,7 @@ class Moves:
         return [((buffer, 0, int(at)), LINE * int(count)) for at, count in zip(pieces, counts, strict=True)]
 
 
-def moves_of(node: Node, given: Sequence[Array], whole: Array) -> Moves:
+def moves_of(node: Node, given: Sequence[Array], whole: Array) -> LaneMoves:
     """Of Gather only the first operand's numbers are moved; the other says which."""
     moved = given[:1] if node.op == "Gather" else given
     begins = (0, *np.cumsum([operand.size for operand in moved]).tolist())
@@ -56,19 +56,19 @@ def moves_of(node: Node, given: Sequence[Array], whole: Array) -> Moves:
     places = compute(node, [*where, *given[len(moved) :]]).reshape(-1)
     lanes = 16 // whole.itemsize
     filled = np.arange(-len(places) % lanes) + places[-1] + 1  # a register ends behind the last number
-    return Moves(np.concatenate((places, filled)).reshape(-1, lanes), begins, whole.itemsize)
+    return LaneMoves(np.concatenate((places, filled)).reshape(-1, lanes), begins, whole.itemsize)
 
 
 @lru_cache
-def scattered(itemsize: int) -> Kernel:
+def scattered(itemsize: int) -> MicroKernel:
     """A register of numbers from everywhere, each of them loaded and put in."""
     lines = [ld1(("y",), "x")]
     for at in range(1, 16 // itemsize):
         lines += [ld1(("a",), "x"), of(INSERT[itemsize], "y", "a", at=at)]
-    return Kernel(f"gather {itemsize}", (), (*lines, st1(("y",), "y")), ())
+    return MicroKernel(f"gather {itemsize}", (), (*lines, st1(("y",), "y")), ())
 
 
-def moved(team: Team, moves: Moves, given: Iterable[Array] | None) -> Array | None:
+def moved(team: Team, moves: LaneMoves, given: Iterable[Array] | None) -> Array | None:
     """The registers of the team's units, [units, 16]; None by shape. `given`: the operands whose numbers are moved."""
     units = units_of(team)
     together = moves.together[units]

@@ -8,7 +8,7 @@ import numpy as np
 
 from meshrt.arm.core import Team
 from meshrt.arm.isa import Instruction, ld1, of, st1
-from meshrt.arm.kernel import Kernel
+from meshrt.arm.kernel import MicroKernel
 from meshrt.programs.arm import choices, exponent, functions
 from meshrt.programs.arm.softmax import softmax
 from meshrt.programs.arm.vectors import F32, laid, same, sweep, taken, units_of
@@ -71,7 +71,7 @@ CONSTANTS: dict[str, dict[str, float]] = {
 
 
 @lru_cache
-def each_kernel(op: str, kinds: str) -> Kernel | None:
+def each_kernel(op: str, kinds: str) -> MicroKernel | None:
     """Of the numbers of a step of one operand or more, of these kinds (choices.py); None if there is none."""
     if op not in EACH or set(kinds) != {"f"}:
         return choices.kernel(op, kinds)
@@ -85,10 +85,10 @@ def each_kernel(op: str, kinds: str) -> Kernel | None:
         before.append(of("fmov", "one", at=1))
     before += [of("movi", "zero", at=0)] if "zero" in names else []
     loads = [ld1((name,), name) for name in "ab"[: len(kinds)]]
-    return Kernel(op, tuple(before), (*loads, *lines, st1((result,), "y")), ())
+    return MicroKernel(op, tuple(before), (*loads, *lines, st1((result,), "y")), ())
 
 
-def each(team: Team, kernel: Kernel, given: Sequence[Array | None], nbytes: int) -> Array | None:
+def each(team: Team, kernel: MicroKernel, given: Sequence[Array | None], nbytes: int) -> Array | None:
     """An operator on each number, of [steps, numbers of one] of every operand; steps are the team's units.
 
     Bytes [steps, `nbytes` of a step].
@@ -106,13 +106,13 @@ def each(team: Team, kernel: Kernel, given: Sequence[Array | None], nbytes: int)
 
 
 @lru_cache
-def along_kernel(op: str) -> Kernel:
+def along_kernel(op: str) -> MicroKernel:
     """Of four numbers of a row, and those before; in the end of the four."""
     name = ALONG[op]
     last = [of("faddp", "s", "s", "s"), of("faddp", "s", "s", "s")] if name == "fadd" else [of(name + "v", "s", "s")]
     last += [of("fmul", "s", "s", "share")] if op == "ReduceMean" else []
     before = (ld1(("s", "share"), "constants"),)
-    return Kernel(op, before, (ld1(("a",), "a"), of(name, "s", "s", "a")), (*last, st1(("s",), "y")))
+    return MicroKernel(op, before, (ld1(("a",), "a"), of(name, "s", "s", "a")), (*last, st1(("s",), "y")))
 
 
 def along(team: Team, op: str, k: int, rows: Array | None) -> Array | None:

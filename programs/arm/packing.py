@@ -20,7 +20,7 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class Part:
+class GroupRun:
     """A stretch of k whose groups have equal lengths: all groups but a shorter last one, or that."""
 
     first: int  # group
@@ -32,18 +32,18 @@ class Part:
         return ceil(self.length / STEP)
 
 
-def parts_of(inner: int, group: int) -> list[Part]:
+def parts_of(inner: int, group: int) -> list[GroupRun]:
     """The whole groups of a row, and the rest."""
     whole, rest = divmod(inner, group)
-    return [part for part in (Part(0, whole, group), Part(whole, 1, rest)) if part.groups and part.length]
+    return [part for part in (GroupRun(0, whole, group), GroupRun(whole, 1, rest)) if part.groups and part.length]
 
 
-def padded(columns: int, hp: int, parts: list[Part]) -> tuple[int, int]:
+def padded(columns: int, hp: int, parts: list[GroupRun]) -> tuple[int, int]:
     """Columns and numbers along k with what tiles and steps fill up."""
     return hp * ceil(columns / hp), sum(part.groups * part.steps * STEP for part in parts)
 
 
-def pack_weights(codes: Array, unit: Unit, hp: int, part: Part, bits: int, layout: str) -> Array:
+def pack_weights(codes: Array, unit: Unit, hp: int, part: GroupRun, bits: int, layout: str) -> Array:
     """Codes uint8 [h, groups, group] -> uint8 [panels, groups, steps, bytes of a step]; of 8 bits int8."""
     h, size = len(codes), part.steps * STEP
     panels = ceil(h / hp)
@@ -62,7 +62,7 @@ def pack_weights(codes: Array, unit: Unit, hp: int, part: Part, bits: int, layou
     return (pairs[..., 0, :] << 4 | pairs[..., 1, :]).reshape(*flat.shape[:-1], -1)
 
 
-def pack_inputs(x: Array, unit: Unit, rows: int, part: Part, group: int) -> Array:
+def pack_inputs(x: Array, unit: Unit, rows: int, part: GroupRun, group: int) -> Array:
     """int8 [tiles * rows, l] -> uint8 [tiles, groups, steps, bytes of a step]: rows filled up to whole registers."""
     tiles, size = len(x) // rows, part.steps * STEP
     high = unit.input_rows * ceil(rows / unit.input_rows)

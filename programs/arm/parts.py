@@ -6,10 +6,10 @@ import numpy as np
 
 from meshrt.models.config import Config
 from meshrt.models.matrix import Activation
-from meshrt.programs.arm.attention import Heads, Scores
-from meshrt.programs.arm.between import Norm
+from meshrt.programs.arm.attention import ArmScores, HeadCounts
+from meshrt.programs.arm.between import ArmNorm
 from meshrt.programs.arm.split import Split
-from meshrt.programs.arm.weights import How, Packed
+from meshrt.programs.arm.weights import PackedWeights, ProductMethod
 from meshrt.programs.routing import Routing
 from meshrt.records import dataclass
 
@@ -20,17 +20,17 @@ Array = np.ndarray
 class Factors:
     """Matrices in two factors that have one input: their first ones side by side, and the second of each."""
 
-    first: Packed
-    seconds: tuple[Packed, ...]
-    how: How
+    first: PackedWeights
+    seconds: tuple[PackedWeights, ...]
+    how: ProductMethod
 
     @property
-    def packed(self) -> tuple[Packed, ...]:
+    def packed(self) -> tuple[PackedWeights, ...]:
         return self.first, *self.seconds
 
 
 @dataclass(frozen=True)
-class Matrix:
+class ArmMatrix:
     """One matrix or several side by side, packed, and how products with them are computed. `bias` is None by shape.
 
     `whole`: those that are not in factors; as one, if none is. `more`: compensators, which are added to these.
@@ -39,15 +39,15 @@ class Matrix:
     name: str
     inner: int
     columns: int
-    whole: tuple[Packed, ...]
-    how: How
+    whole: tuple[PackedWeights, ...]
+    how: ProductMethod
     biased: bool
     bias: Array | None
     factors: Factors | None = None
     more: Factors | None = None
 
     @property
-    def packed(self) -> tuple[Packed, ...]:
+    def packed(self) -> tuple[PackedWeights, ...]:
         """All that lies in DRAM."""
         thin = [packed for factors in (self.factors, self.more) if factors is not None for packed in factors.packed]
         return *self.whole, *thin
@@ -68,11 +68,11 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Mlp:
+class ArmMlp:
     """`inner`: gate and up side by side, or up alone."""
 
-    inner: Matrix
-    down: Matrix
+    inner: ArmMatrix
+    down: ArmMatrix
     gated: bool
     activation: Activation
 
@@ -81,12 +81,12 @@ class Mlp:
         return self.down.inner
 
     @property
-    def matrices(self) -> tuple[Matrix, ...]:
+    def matrices(self) -> tuple[ArmMatrix, ...]:
         return self.inner, self.down
 
 
 @dataclass(frozen=True)
-class Mixture:
+class ArmExperts:
     """MLPs of which a token takes the `top` that a router finds likeliest, and one that all tokens take, if any.
 
     `router`: weights float32 [panels, K, 8] of columns in panels, of which the first are those of the experts; one more
@@ -96,10 +96,10 @@ class Mixture:
     layer: int
     router: Array | None
     buffer: int
-    experts: tuple[Mlp, ...]
+    experts: tuple[ArmMlp, ...]
     top: int
     renormalise: bool
-    shared: Mlp | None
+    shared: ArmMlp | None
     gated: bool
 
     @property
@@ -108,53 +108,53 @@ class Mixture:
         return len(self.experts) + self.gated
 
     @property
-    def mlps(self) -> tuple[Mlp, ...]:
+    def mlps(self) -> tuple[ArmMlp, ...]:
         return self.experts if self.shared is None else (*self.experts, self.shared)
 
     @property
-    def matrices(self) -> tuple[Matrix, ...]:
+    def matrices(self) -> tuple[ArmMatrix, ...]:
         return tuple(matrix for mlp in self.mlps for matrix in mlp.matrices)
 
 
 @dataclass(frozen=True)
-class HeadNorms:
+class QkvNorms:
     """What becomes of queries, keys and values before anything else, by rows: norms of each head, or of all together,
     and bounds. `sizes`: numbers that a norm of queries, and of keys, is over.
     """
 
-    norms: tuple[Norm, Norm] | None
+    norms: tuple[ArmNorm, ArmNorm] | None
     sizes: tuple[int, int]
     clip: float | None
 
 
 @dataclass(frozen=True)
-class Layer:
+class ArmLayer:
     """One layer. `after_attention`, `after_mlp`: norms of what these make, before it is added. `rope`: which of the
     model's rotary embeddings.
     """
 
-    attention_norm: Norm
-    qkv: Matrix
-    o: Matrix
-    mlp_norm: Norm
-    mlp: Mlp | Mixture
-    scores: Scores
-    heads: HeadNorms | None = None
-    after_attention: Norm | None = None
-    after_mlp: Norm | None = None
+    attention_norm: ArmNorm
+    qkv: ArmMatrix
+    o: ArmMatrix
+    mlp_norm: ArmNorm
+    mlp: ArmMlp | ArmExperts
+    scores: ArmScores
+    heads: QkvNorms | None = None
+    after_attention: ArmNorm | None = None
+    after_mlp: ArmNorm | None = None
     rope: int = 0
 
     @property
-    def matrices(self) -> tuple[Matrix, ...]:
+    def matrices(self) -> tuple[ArmMatrix, ...]:
         return self.qkv, self.o, *self.mlp.matrices
 
     @property
-    def mlps(self) -> tuple[Mlp, ...]:
-        return (self.mlp,) if isinstance(self.mlp, Mlp) else self.mlp.mlps
+    def mlps(self) -> tuple[ArmMlp, ...]:
+        return (self.mlp,) if isinstance(self.mlp, ArmMlp) else self.mlp.mlps
 
 
 @dataclass(frozen=True)
-class Positions:
+class ArmPositions:
     """Learned positions: a table float16 [positions, K], its buffer, and the row of the first position."""
 
     table: Array | None
@@ -163,7 +163,7 @@ class Positions:
 
 
 @dataclass(frozen=True)
-class Model:
+class ArmModel:
     """A model in DRAM. `embedding`: its table as float16 [vocabulary, K], and the buffer of it.
 
     By shape there may be fewer `layers` than it has: the last one is counted for those that lack. `loads`: of layers
@@ -171,26 +171,26 @@ class Model:
     """
 
     config: Config
-    heads: Heads
+    heads: HeadCounts
     embedding: Array | None
     table: int
-    layers: tuple[Layer, ...]
-    norm: Norm
-    head: Matrix
+    layers: tuple[ArmLayer, ...]
+    norm: ArmNorm
+    head: ArmMatrix
     split: Split
     blocks: bool  # activations have a scale for each group, not for each row
     flash: int = 0  # layers, the last ones, that are read from flash in every pass
-    positions: Positions | None = None
+    positions: ArmPositions | None = None
     loads: Array | None = None
     routing: Routing | None = None
 
-    def matrices(self) -> Iterator[Matrix]:
+    def matrices(self) -> Iterator[ArmMatrix]:
         """Of all layers that run."""
         return (matrix for layer in self.layers for matrix in layer.matrices)
 
 
 @dataclass(frozen=True)
-class Room:
+class PassBuffers:
     """Buffers of one pass over T tokens. `middle` lies between two factors, `more` is what a compensator makes. The
     last three are for experts: rows after their norm, the router's scores, and the sum of what experts make.
     """
@@ -212,8 +212,8 @@ class More:
 
     numbers: Array | None
     buffer: int
-    matrix: Matrix | None = None
-    norm: Norm | None = None
+    matrix: ArmMatrix | None = None
+    norm: ArmNorm | None = None
 
     @property
     def biases(self) -> tuple[Array | None, ...]:

@@ -6,34 +6,34 @@ import numpy as np
 
 from meshrt.arm.core import Team
 from meshrt.arm.soc import Soc
-from meshrt.programs.arm.inputs import Rows, Source, quantized, span_of
+from meshrt.programs.arm.inputs import Rows, RowSource, quantized, span_of
 from meshrt.programs.arm.linear import product, shares_of
-from meshrt.programs.arm.parts import Factors, Matrix, Model, Room
+from meshrt.programs.arm.parts import ArmMatrix, ArmModel, Factors, PassBuffers
 from meshrt.programs.arm.rows import by_rows
 from meshrt.programs.arm.vectors import added, units_of
-from meshrt.programs.arm.weights import How, Packed
+from meshrt.programs.arm.weights import PackedWeights, ProductMethod
 
 Array = np.ndarray
 
 
 def times(
-    soc: Soc, model: Model, matrix: Matrix, source: Source, rows: int, room: Room, y: int
+    soc: Soc, model: ArmModel, matrix: ArmMatrix, source: RowSource, rows: int, room: PassBuffers, y: int
 ) -> tuple[Array | None, Array | None]:
     """The rows that a source makes, times a matrix, without its bias; and what stays of the source."""
 
-    def inputs_of(before: Source, inner: int, group: int) -> tuple[Rows, Array | None]:
+    def inputs_of(before: RowSource, inner: int, group: int) -> tuple[Rows, Array | None]:
         form = matrix.how.form
         return quantized(soc, before, (rows, inner), group, matrix.how.rows, room.codes, form.blocks)
 
-    def by(inputs: Rows, packed: Packed, how: How, target: int) -> Array | None:
+    def by(inputs: Rows, packed: PackedWeights, how: ProductMethod, target: int) -> Array | None:
         return product(soc, inputs, packed, how, shares_of(soc, inputs, packed, how, model.split), target)
 
-    def by_both(factors: Factors, target: int) -> list[tuple[Packed, Array | None]]:
+    def by_both(factors: Factors, target: int) -> list[tuple[PackedWeights, Array | None]]:
         middle, begin, products = by(inputs, factors.first, factors.how, room.middle), 0, []
         for second in factors.seconds:
             columns = range(begin, begin + second.inner)
             begin = columns.stop
-            before = Source(partial(_cut, middle, columns), ((room.middle, columns),))
+            before = RowSource(partial(_cut, middle, columns), ((room.middle, columns),))
             made = by(inputs_of(before, second.inner, second.group)[0], second, factors.how, target)
             products.append((second, made))
         return products
@@ -58,7 +58,7 @@ def _cut(whole: Array | None, columns: range, team: Team) -> tuple[None, Array |
 
 
 def _with(
-    soc: Soc, rows: int, high: int, y: Array | None, target: int, second: Packed, part: Array | None, source: int
+    soc: Soc, rows: int, high: int, y: Array | None, target: int, second: PackedWeights, part: Array | None, source: int
 ) -> Array | None:
     """y with what a compensator makes of some of its columns, by rows."""
     columns = range(second.at, second.at + second.columns)

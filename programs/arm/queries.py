@@ -7,10 +7,10 @@ import numpy as np
 from meshrt.arm.core import Team
 from meshrt.arm.soc import Soc
 from meshrt.programs.arm.activations import bounded
-from meshrt.programs.arm.attention import Heads
+from meshrt.programs.arm.attention import HeadCounts
 from meshrt.programs.arm.between import rms_norm
 from meshrt.programs.arm.inputs import span_of
-from meshrt.programs.arm.parts import HeadNorms, Matrix
+from meshrt.programs.arm.parts import ArmMatrix, QkvNorms
 from meshrt.programs.arm.rows import by_rows
 from meshrt.programs.arm.vectors import added, units_of
 
@@ -18,7 +18,7 @@ Array = np.ndarray
 
 
 def prepared(
-    soc: Soc, qkv: Array | None, tokens: int, heads: Heads, how: HeadNorms, matrix: Matrix, buffer: int
+    soc: Soc, qkv: Array | None, tokens: int, heads: HeadCounts, how: QkvNorms, matrix: ArmMatrix, buffer: int
 ) -> Array | None:
     """qkv float32 [T, (H + 2 G) D] in a buffer, there again: with biases, then norms of queries and of keys, of each
     head or of all, then cut off.

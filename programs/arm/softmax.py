@@ -8,7 +8,7 @@ import numpy as np
 
 from meshrt.arm.core import Team
 from meshrt.arm.isa import ld1, of, st1
-from meshrt.arm.kernel import Kernel
+from meshrt.arm.kernel import MicroKernel
 from meshrt.programs.arm import exponent
 from meshrt.programs.arm.vectors import F16, F32, laid, same, sweep, taken, units_of
 
@@ -16,7 +16,7 @@ Array = np.ndarray
 
 
 @lru_cache
-def turning(biased: bool, scaled: bool) -> Kernel:
+def turning(biased: bool, scaled: bool) -> MicroKernel:
     """Four numbers of each half of a head: a bias, if any, then they turn, and are multiplied if they are `scaled`."""
     body = [ld1(("l",), "low"), ld1(("h",), "high")]
     if biased:
@@ -33,7 +33,7 @@ def turning(biased: bool, scaled: bool) -> Kernel:
     if scaled:
         body += [of("fmul", "a", "a", "scale"), of("fmul", "b", "b", "scale")]
     body += [st1(("a",), "y_low"), st1(("b",), "y_high")]
-    return Kernel("rotary", (ld1(("scale",), "constants"),) if scaled else (), tuple(body), ())
+    return MicroKernel("rotary", (ld1(("scale",), "constants"),) if scaled else (), tuple(body), ())
 
 
 def rotated(
@@ -61,7 +61,7 @@ def rotated(
 
 
 @lru_cache
-def largest(wide: bool, windowed: bool = False) -> Kernel:
+def largest(wide: bool, windowed: bool = False) -> MicroKernel:
     """Of eight scores, float32 or float16: what is at or behind the row's limit becomes -infinity, and what is at or
     before its floor if it is `windowed`; the largest.
     """
@@ -77,10 +77,10 @@ def largest(wide: bool, windowed: bool = False) -> Kernel:
         body += [of("and", position, position, "w")] if windowed else []
         body += [of("bsl", position, score, "nothing"), of("fmax", "m", "m", position)]
     after = (of("fmaxv", "m", "m"), of("dup_4s", "m", "m", at=0), st1(("m",), "most"))
-    return Kernel("softmax largest", tuple(before), (*body, st1(("p", "q"), "y")), after)
+    return MicroKernel("softmax largest", tuple(before), (*body, st1(("p", "q"), "y")), after)
 
 
-RAISE = Kernel(
+RAISE = MicroKernel(
     "softmax raise", (exponent.load(), ld1(("m",), "most"), of("movi", "s", at=0)),
     (ld1(("x",), "x"), of("fsub", "x", "x", "m"), *exponent.raised("x", "y", False), of("fadd", "s", "s", "y"),
      st1(("y",), "y")),
@@ -89,13 +89,13 @@ RAISE = Kernel(
 
 
 @lru_cache
-def sharing(wide: bool) -> Kernel:
+def sharing(wide: bool) -> MicroKernel:
     """Eight numbers times the row's, as float32 or float16."""
     body = [ld1(("a", "b"), "x"), of("fmul", "a", "a", "s"), of("fmul", "b", "b", "s")]
     body += [st1(("a", "b"), "y")] if wide else [
         of("fcvtn", "h", "a"), of("fcvtn2", "h", "b"), st1(("h",), "y")
     ]  # fmt: skip
-    return Kernel("softmax share", (ld1(("s",), "share"),), tuple(body), ())
+    return MicroKernel("softmax share", (ld1(("s",), "share"),), tuple(body), ())
 
 
 def softmax(

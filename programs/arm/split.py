@@ -21,7 +21,7 @@ Split = Literal["equal", "rate", "paper", "steal"]
 
 
 @dataclass(frozen=True)
-class Work:
+class SplitWork:
     """Units of work: seconds that each core computes on one, bytes of it from DRAM; what cores and bus can draw.
 
     `intense`: has the whole of it as many operations a byte as the device can do?
@@ -42,7 +42,7 @@ class Work:
         return [rate / self.unit_bytes for rate in fair(demands, self.bus)]
 
 
-def share_out(split: Split, work: Work) -> list[Sequence[int]]:
+def share_out(split: Split, work: SplitWork) -> list[Sequence[int]]:
     """The units of each core."""
     if split == "rate":
         return in_order(by_rate(work.units, work.rates()))

@@ -13,7 +13,7 @@ import numpy as np
 
 from meshrt.arm.core import Team
 from meshrt.arm.isa import Instruction, ld1, of, st1
-from meshrt.arm.kernel import Kernel
+from meshrt.arm.kernel import MicroKernel
 from meshrt.programs.arm.eightbits import FIRST, LOWEST, MOST, codes_of, largest, scale_of
 from meshrt.programs.arm.vectors import F16, F32, laid, same, sweep, taken, units_of
 
@@ -54,37 +54,37 @@ def _back(x: str, y: str) -> list[Instruction]:
     ]  # fmt: skip
 
 
-SCALE = Kernel("kv scale", FIRST, tuple(largest()), (*scale_of(), of("fcvtn", "z", "z"), st1(("z",), "scale")))
+SCALE = MicroKernel("kv scale", FIRST, tuple(largest()), (*scale_of(), of("fcvtn", "z", "z"), st1(("z",), "scale")))
 STORE = {
-    "float32": Kernel("kv float32", (), (ld1(SIXTEEN, "x"), st1(SIXTEEN, "y")), ()),
-    "float16": Kernel("kv float16", (), (*_narrow(), st1(("x0", "x2"), "y")), ()),
-    "int8": Kernel(
+    "float32": MicroKernel("kv float32", (), (ld1(SIXTEEN, "x"), st1(SIXTEEN, "y")), ()),
+    "float16": MicroKernel("kv float16", (), (*_narrow(), st1(("x0", "x2"), "y")), ()),
+    "int8": MicroKernel(
         "kv int8",
         (of("movi", "lowest", at=LOWEST), ld1(("tiny",), "constants"), ld1(("s",), "scale"), of("fcvtl", "s", "s"),
          of("fmax", "s", "s", "tiny"), of("dup_4s", "s", "s", at=0)),
         (*codes_of("s"), st1(("x0",), "y")), (),
     ),
-    "e4m3": Kernel(
+    "e4m3": MicroKernel(
         "kv e4m3", (ld1(("small", "size", "odd", "half", "most", "sign"), "constants"),),
         (*_narrow(), *_eight("x0", "x1", "x3"), *_eight("x2", "x1", "x3"), of("uzp1_16b", "x0", "x0", "x2"),
          st1(("x0",), "y")), (),
     ),
 }  # fmt: skip
 WIDEN = {
-    "int8": Kernel(
+    "int8": MicroKernel(
         "kv of int8", (ld1(("s",), "scale"), of("dup_8h", "s", "s", at=0)),
         (ld1(("c",), "x"), of("sxtl", "a", "c"), of("sxtl2", "b", "c"), of("scvtf_8h", "a", "a"),
          of("scvtf_8h", "b", "b"), of("fmul_8h", "a", "a", "s"), of("fmul_8h", "b", "b", "s"), st1(("a", "b"), "y")),
         (),
     ),
-    "e4m3": Kernel(
+    "e4m3": MicroKernel(
         "kv of e4m3", (ld1(("large", "size", "sign"), "constants"),),
         (ld1(("c",), "x"), of("uxtl", "a", "c"), of("uxtl2", "b", "c"), *_back("a", "t"), *_back("b", "t"),
          st1(("a", "b"), "y")), (),
     ),
 }  # fmt: skip
 CONSTANTS = {"int8": same(TINY), "e4m3": SMALL}
-COPY = Kernel("copy", (), (ld1(("x",), "x"), st1(("x",), "y")), ())
+COPY = MicroKernel("copy", (), (ld1(("x",), "x"), st1(("x",), "y")), ())
 
 
 def store(team: Team, kind: Kind, shape: tuple[int, int], x: Array | None) -> tuple[Array | None, Array | None]:

@@ -52,7 +52,7 @@ UNITS = {
 
 
 @dataclass(frozen=True)
-class Tile:
+class MicroTile:
     """Rows and columns of the result, and the registers that its loop takes."""
 
     rows: int
@@ -78,13 +78,13 @@ def _sums(unit: Unit, rows: int, columns: int) -> int:
     return ceil(rows / unit.sum_rows) * ceil(columns / unit.sum_columns)
 
 
-def plan(unit: Unit, registers: int, bits: int, weight: float = 1.0, spare: int = 0) -> Tile:
+def plan(unit: Unit, registers: int, bits: int, weight: float = 1.0, spare: int = 0) -> MicroTile:
     """The tile with the least traffic for each product. `weight`: what one of the weights' numbers counts, of inputs 1.
 
     UsageError where no tile fits.
     """
     fitting = [
-        Tile(rows, columns, registers_of(unit, rows, columns, bits, spare))
+        MicroTile(rows, columns, registers_of(unit, rows, columns, bits, spare))
         for columns in (1 << power for power in range(8))
         if columns % unit.panel == 0
         for rows in range(unit.together, 129, unit.together)
@@ -97,12 +97,12 @@ def plan(unit: Unit, registers: int, bits: int, weight: float = 1.0, spare: int 
     return min(fitting, key=lambda tile: (traffic(tile, weight), tile.registers, tile.columns))
 
 
-def traffic(tile: Tile, weight: float = 1.0) -> float:
+def traffic(tile: MicroTile, weight: float = 1.0) -> float:
     """Numbers that are read for each product, in units of an input's."""
     return (weight * tile.columns + tile.rows) / (tile.rows * tile.columns)
 
 
-def accesses(e: int, length: int, h: int, tile: Tile | None) -> int:
+def accesses(e: int, length: int, h: int, tile: MicroTile | None) -> int:
     """Elements that [e, l] x [l, h] reads and writes in tiles that divide it; None: 2 e h l + e h, without tiles."""
     if tile is None:
         return 2 * e * h * length + e * h

@@ -9,34 +9,34 @@ import numpy as np
 
 from meshrt.arm.core import Team
 from meshrt.arm.isa import ld1, of, st1
-from meshrt.arm.kernel import Kernel
+from meshrt.arm.kernel import MicroKernel
 from meshrt.programs.arm.softmax import softmax
 from meshrt.programs.arm.vectors import F32, laid, same, sweep, taken, units_of
 
 Array = np.ndarray
 GONE = -1.0  # less than any share
 
-LARGEST = Kernel(
+LARGEST = MicroKernel(
     "top largest", (ld1(("m",), "gone"),), (ld1(("x",), "x"), of("fmax", "m", "m", "x")),
     (of("fmaxv", "m", "m"), of("dup_4s", "m", "m", at=0), st1(("m",), "most")),
 )  # fmt: skip
-WHERE = Kernel(
+WHERE = MicroKernel(
     "top where", (ld1(("m",), "most"), ld1(("none",), "none"), of("mov", "w", "none")),
     (ld1(("x",), "x"), ld1(("i",), "numbers"), of("cmeq_4s", "x", "x", "m"), of("bsl", "x", "i", "none"),
      of("smin_4s", "w", "w", "x")),
     (of("sminv_4s", "w", "w"), of("dup_4s", "w", "w", at=0), st1(("w",), "number")),
 )  # fmt: skip
-AWAY = Kernel(
+AWAY = MicroKernel(
     "top away", (ld1(("w",), "number"), ld1(("gone",), "gone")),
     (ld1(("x",), "x"), ld1(("i",), "numbers"), of("cmeq_4s", "i", "i", "w"), of("bsl", "i", "gone", "x"),
      st1(("i",), "y")),
     (),
 )  # fmt: skip
-SUM = Kernel(
+SUM = MicroKernel(
     "top sum", (of("movi", "s", at=0),), (ld1(("x",), "x"), of("fadd", "s", "s", "x")),
     (of("faddp", "s", "s", "s"), of("faddp", "s", "s", "s"), st1(("s",), "sum")),
 )  # fmt: skip
-DIVIDE = Kernel(
+DIVIDE = MicroKernel(
     "top share", (ld1(("s",), "sum"),), (ld1(("x",), "x"), of("fdiv", "x", "x", "s"), st1(("x",), "y")), ()
 )  # fmt: skip
 

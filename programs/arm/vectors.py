@@ -12,7 +12,7 @@ import numpy as np
 
 from meshrt.arm.core import Team, run
 from meshrt.arm.isa import Instruction, ld1, of, st1
-from meshrt.arm.kernel import Kernel
+from meshrt.arm.kernel import MicroKernel
 
 Array = np.ndarray
 Streams = dict[str, Array]
@@ -20,7 +20,7 @@ F16, F32 = np.dtype(np.float16), np.dtype(np.float32)
 
 
 def sweep(
-    team: Team, kernel: Kernel, grid: Sequence[int], steps: int, inputs: Mapping[str, Array | None],
+    team: Team, kernel: MicroKernel, grid: Sequence[int], steps: int, inputs: Mapping[str, Array | None],
     outputs: Mapping[str, int], results: Mapping[str, int] | None = None, times: int = 1,
 ) -> Streams | None:  # fmt: skip
     """A kernel on a grid of rows, whose first axis is the team's units: what it stores, None by shape.
@@ -73,10 +73,10 @@ def units_of(team: Team) -> list[int]:
 
 # ---- conversions and sums
 
-WIDER = Kernel(
+WIDER = MicroKernel(
     "widen", (), (ld1(("h",), "x"), of("fcvtl", "a", "h"), of("fcvtl2", "b", "h"), st1(("a", "b"), "y")), ()
 )  # fmt: skip
-NARROWER = Kernel(
+NARROWER = MicroKernel(
     "narrow", (), (ld1(("a", "b"), "x"), of("fcvtn", "h", "a"), of("fcvtn2", "h", "b"), st1(("h",), "y")), ()
 )  # fmt: skip
 
@@ -94,9 +94,9 @@ def narrowed(team: Team, grid: Sequence[int], k: int, x: Array | None) -> Array 
 
 
 @lru_cache
-def adding(count: int) -> Kernel:
+def adding(count: int) -> MicroKernel:
     """x + (a + b), of which there are so many beside x."""
-    return Kernel("add", (), (*add_lines(count), st1(("x",), "y")), ())
+    return MicroKernel("add", (), (*add_lines(count), st1(("x",), "y")), ())
 
 
 def add_lines(count: int) -> list[Instruction]:

@@ -11,7 +11,7 @@ from meshrt.models.quantize.codes import Codes
 from meshrt.programs.arm import packing
 from meshrt.programs.arm.kernels import Form
 from meshrt.programs.arm.layout import PANEL
-from meshrt.programs.arm.packing import Part
+from meshrt.programs.arm.packing import GroupRun
 from meshrt.programs.arm.tiles import UNITS, Unit, parse_tile, plan
 from meshrt.records import dataclass
 
@@ -20,7 +20,7 @@ Order = Literal["columns", "rows"]
 
 
 @dataclass(frozen=True)
-class How:
+class ProductMethod:
     """How products are computed: the unit, the micro-tile, the form of weights and inputs, and the outer loop."""
 
     unit: Unit
@@ -31,7 +31,7 @@ class How:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedWeights:
     """W [columns, inner] in DRAM, of which `group` weights of a row share a scale. Arrays are those of its parts.
 
     What it makes lies from column `at` of the result on.
@@ -45,7 +45,7 @@ class Packed:
     group: int
     buffer: int
     nbytes: int
-    parts: tuple[Part, ...]
+    parts: tuple[GroupRun, ...]
     codes: tuple[Array, ...] | None = None
     scale: tuple[Array, ...] | None = None
     shift: tuple[Array, ...] | None = None
@@ -54,7 +54,7 @@ class Packed:
 
 def choose(
     soc: Soc, form: Form, unit: str | None = None, tile: str | tuple[int, int] | None = None, order: Order = "columns"
-) -> How:
+) -> ProductMethod:
     """The best unit that the cores have, and its best tile, unless others are asked for. UsageError."""
     if unit is None:
         unit = next((name for name in ("smmla", "sdot") if UNITS[name].needs in soc.device.isa), None)
@@ -72,25 +72,25 @@ def choose(
             f"--tile {rows}x{columns} is none of {unit}: rows are a multiple of {chosen.together}, columns {PANEL}, 16,"
             " 32 and so on"
         )
-    return How(chosen, rows, columns, form, order)
+    return ProductMethod(chosen, rows, columns, form, order)
 
 
-def panels_of(columns: int, how: How) -> int:
+def panels_of(columns: int, how: ProductMethod) -> int:
     """Panels of columns: the units that cores share out."""
     return ceil(columns / how.columns)
 
 
 def place(
     soc: Soc,
-    how: How,
+    how: ProductMethod,
     name: str,
     columns: int,
     inner: int,
     group: int,
     codes: Codes | None,
-    over: Packed | None = None,
+    over: PackedWeights | None = None,
     at: int = 0,
-) -> Packed:
+) -> PackedWeights:
     """A matrix in DRAM, packed for the unit; by shape without its codes. LimitError.
 
     `over`: one in whose place it is, in turns, as it comes from flash.
@@ -101,7 +101,7 @@ def place(
     nbytes = high * length * form.bits // 8 + 2 * numbers * high * sum(part.groups for part in parts)
     buffer = soc.buffer(name, nbytes) if over is None else over.buffer
     if codes is None:
-        return Packed(columns, inner, group, buffer, nbytes, parts, at=at)
+        return PackedWeights(columns, inner, group, buffer, nbytes, parts, at=at)
 
     def of_columns(values: Array) -> tuple[Array, ...]:
         spans = [slice(part.first, part.first + part.groups) for part in parts]
@@ -112,4 +112,4 @@ def place(
     )
     stored = {"zero": codes.zero, "offset": codes.offset}.get(form.shift)
     shift = None if stored is None else of_columns(stored)
-    return Packed(columns, inner, group, buffer, nbytes, parts, packed, of_columns(codes.scale), shift, at)
+    return PackedWeights(columns, inner, group, buffer, nbytes, parts, packed, of_columns(codes.scale), shift, at)

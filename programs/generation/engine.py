@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from meshrt.ranks.snapshot import Part, Snapshot
+from meshrt.ranks.snapshot import Snapshot, SnapshotPart
 
 
 class Scores(Protocol):
@@ -52,7 +52,7 @@ class Engine(Protocol):
         """The token that comes next is known, and no logits are needed any more."""
         ...
 
-    def describe(self) -> tuple[dict[str, Any], dict[str, Part]]:
+    def describe(self) -> tuple[dict[str, Any], dict[str, SnapshotPart]]:
         """Where the machine stands between two tokens: facts, whole at rank 0 only, and this rank's parts of arrays."""
         ...
 

@@ -20,7 +20,7 @@ from meshrt.programs.generation.options import EVERY
 from meshrt.programs.generation.prompt import Prompt
 from meshrt.ranks import saving, snapshot
 from meshrt.ranks.control import Control
-from meshrt.ranks.snapshot import Part, Snapshot
+from meshrt.ranks.snapshot import Snapshot, SnapshotPart
 from meshrt.records import dataclass
 
 SAMPLE = 4096  # bytes of each tensor by which a model is known again
@@ -159,7 +159,7 @@ def save(keep: Keep, control: Control, engine: Engine, generation: Generation) -
     assert keep.folder is not None
     facts, parts = engine.describe()
     logits = np.array(generation.rows, np.float32)[None, None]
-    parts |= {"logits": Part(logits)} if generation.rows else {}
+    parts |= {"logits": SnapshotPart(logits)} if generation.rows else {}
     facts |= {
         "identity": keep.identity,
         "tokens": generation.new,
@@ -179,7 +179,7 @@ def restore(saved: Snapshot, machine: Machine, engine: Engine, vocabulary: int, 
         engine.restore(saved, generation.new)
         if facts["logits"][2] and machine.control.rank == 0:
             logits = np.empty(facts["logits"], np.float32)
-            saved.fill({"logits": Part(logits)})
+            saved.fill({"logits": SnapshotPart(logits)})
             generation.rows.extend(logits[0, 0])
         if generation.rng is not None:
             generation.rng.bit_generator.state = facts["rng"]

@@ -7,10 +7,10 @@ import numpy as np
 from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.programs.gpu import kernels
-from meshrt.programs.gpu.cache import Cache, Pools
+from meshrt.programs.gpu.cache import PagedCache, Pools
 from meshrt.programs.gpu.forward import Rotary, rotated
 from meshrt.programs.gpu.scheme import Arrays, Results
-from meshrt.programs.gpu.shards import Model
+from meshrt.programs.gpu.shards import ShardedModel
 from meshrt.records import dataclass
 
 
@@ -29,7 +29,7 @@ class Prompts:
 
     wanted = 3
 
-    def __init__(self, model: Model, cache: Cache, sequences: Sequence[Tokens]) -> None:
+    def __init__(self, model: ShardedModel, cache: PagedCache, sequences: Sequence[Tokens]) -> None:
         self.cache = cache
         lengths = [len(sequence.tokens) for sequence in sequences]
         self.ends = tuple(int(end) for end in np.cumsum(lengths))
@@ -43,14 +43,14 @@ class Prompts:
         ])  # fmt: skip
         self.lengths = lengths
 
-    def begin(self, gpus: Gpus, model: Model) -> None:
+    def begin(self, gpus: Gpus, model: ShardedModel) -> None:
         pass
 
-    def ahead(self, gpus: Gpus, model: Model, layer: int) -> None:
+    def ahead(self, gpus: Gpus, model: ShardedModel, layer: int) -> None:
         pass
 
     def attend(
-        self, gpus: Gpus, model: Model, layer: int, results: Sequence[Results], rotary: Sequence[Rotary | None]
+        self, gpus: Gpus, model: ShardedModel, layer: int, results: Sequence[Results], rotary: Sequence[Rotary | None]
     ) -> Arrays:
         ys = []
         for at, (gpu, result, turn) in enumerate(zip(gpus.mine, results, rotary, strict=True)):

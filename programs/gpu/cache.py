@@ -13,7 +13,7 @@ from meshrt.errors import FullError, UsageError
 from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.programs.gpu.pages import Pages
-from meshrt.programs.gpu.shards import Model
+from meshrt.programs.gpu.shards import ShardedModel
 from meshrt.records import dataclass
 
 SHARE = 0.9  # of a GPU's memory, for weights and cache; the rest is workspace
@@ -30,7 +30,7 @@ class Pools:
 
 
 @dataclass(frozen=True)
-class Cache:
+class PagedCache:
     """The cache of a model: blocks and their tables, alike on all GPUs, and each hosted GPU's numbers."""
 
     pages: Pages
@@ -42,7 +42,7 @@ class Cache:
         return self.kv != "dense"
 
 
-def check_low_rank(model: Model, scheme: str, kv: str) -> None:
+def check_low_rank(model: ShardedModel, scheme: str, kv: str) -> None:
     """UsageError where K and V have no latents that every GPU has whole."""
     if scheme not in ("deinfer", "overlapped"):
         raise UsageError(
@@ -57,7 +57,7 @@ def check_low_rank(model: Model, scheme: str, kv: str) -> None:
                 raise UsageError(f"--kv {kv}: {matrix.name} is not decomposed; use --kv dense")
 
 
-def _widths(model: Model, at: int, layer: int, low_rank: bool) -> tuple[int, int]:
+def _widths(model: ShardedModel, at: int, layer: int, low_rank: bool) -> tuple[int, int]:
     """Numbers that a token has in a layer's cache on the hosted GPU number `at`."""
     shape = model.family.layers[layer]
     if low_rank:
@@ -68,8 +68,8 @@ def _widths(model: Model, at: int, layer: int, low_rank: bool) -> tuple[int, int
 
 
 def make_cache(
-    gpus: Gpus, model: Model, kv: str, block_size: int, needed: int, blocks: int | None, keeps: bool = False
-) -> Cache:
+    gpus: Gpus, model: ShardedModel, kv: str, block_size: int, needed: int, blocks: int | None, keeps: bool = False
+) -> PagedCache:
     """A cache of so many blocks; None: what is needed, or what fits in 90 % of each GPU's memory. LimitError."""
     low_rank = kv != "dense"
     run, layers = model.layers_run, len(model.family.layers)
@@ -95,7 +95,7 @@ def make_cache(
         make_pools(gpu, pages.slots, pairs, max(layer.heads.width for layer in shard.layers), low_rank, layers)
         for gpu, pairs, shard in zip(gpus.mine, widths, model.shards, strict=True)
     )
-    return Cache(pages, pools, kv)
+    return PagedCache(pages, pools, kv)
 
 
 def make_pools(gpu: Gpu, slots: int, widths: list[tuple[int, int]], width: int, low_rank: bool, layers: int) -> Pools:

@@ -5,7 +5,7 @@ Factors that are stored as codes have their groups in the row-major array, acros
 
 import numpy as np
 
-from meshrt.gpu.codes import UNIT, Coded, Codes, Factor, Thin, Way, room_for_factor
+from meshrt.gpu.codes import UNIT, Factor, GpuCodes, GpuMatrix, Thin, Way, room_for_factor
 from meshrt.gpu.gpu import COMPUTED, Gpu
 from meshrt.models.checkpoint import Checkpoint, Index
 from meshrt.models.errors import ModelError
@@ -35,14 +35,14 @@ class CodedCut:
     form: Quantized
     hold: Hold
 
-    def part(self, rows: Index, columns: slice) -> Coded:
+    def part(self, rows: Index, columns: slice) -> GpuMatrix:
         """These rows and columns, kept on the GPU. ModelError, LimitError."""
         specs = self.form.codes(self.matrix.columns, self.matrix.rows)
         tensors = {end: self._read(end, *spec) for end, spec in specs.items()}
         shape = length(rows, self.matrix.columns), length(columns, self.matrix.rows)
         codes = self._cut(tensors, self.form.bits, rows, _span(columns, self.matrix.rows), shape)
         self._keep("codes", codes)
-        return Coded(codes, (self._thin(rows, columns, shape[0]),) if self.form.rank else (), self.hold.way)
+        return GpuMatrix(codes, (self._thin(rows, columns, shape[0]),) if self.form.rank else (), self.hold.way)
 
     def _thin(self, rows: Index, columns: slice, height: int) -> Thin:
         rank = self.form.rank
@@ -67,7 +67,7 @@ class CodedCut:
 
     def _parts(
         self, tensors: dict[str, np.ndarray], shape: tuple[int, int], rows: Index, columns: slice, size: tuple[int, int]
-    ) -> list[Codes]:
+    ) -> list[GpuCodes]:
         bits, width, own = self.form.compensator_bits, shape[1], _span(columns, shape[1])
         if width % self.form.group == 0:  # every row has groups of its own
             by_row = {name: tensor.reshape(shape[0], -1) for name, tensor in tensors.items()}
@@ -83,7 +83,7 @@ class CodedCut:
 
     def _cut(
         self, tensors: dict[str, np.ndarray], bits: int, lines: Index, own: tuple[int, int], size: tuple[int, int]
-    ) -> Codes:
+    ) -> GpuCodes:
         """Of these lines the codes from one number to another, as a matrix of that size."""
         group, unit = self.form.group, UNIT * bits // 8
         groups = slice(own[0] // group, -(-own[1] // group))
@@ -94,7 +94,7 @@ class CodedCut:
         def take(name: str, index: slice) -> np.ndarray:
             return self._take(tensors[name], lines, index, (count, index.stop - index.start))
 
-        return Codes(
+        return GpuCodes(
             take("codes", slice(units.start * unit, units.stop * unit)), take("scale", groups),
             take(shift, groups) if shift in tensors else None, bits, group,
             units.start * UNIT - groups.start * group, own[0] - groups.start * group, *size, shift == "offset",
@@ -122,7 +122,7 @@ class CodedCut:
             factor = factor.astype(np.float16).astype(COMPUTED)
         return self.gpu.keep("compensators", factor, np.float16)
 
-    def _keep(self, name: str, codes: Codes) -> None:
+    def _keep(self, name: str, codes: GpuCodes) -> None:
         for array in (codes.codes, codes.scale, codes.zero):
             if array is not None:
                 self.gpu.keep(name, array, array.dtype)

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshrt.gpu.codes import Coded, side_by_side
+from meshrt.gpu.codes import GpuMatrix, side_by_side
 from meshrt.gpu.gpu import COMPUTED, Gpu
 from meshrt.gpu.operations import coded_matmuls, matmul
 from meshrt.models.checkpoint import Checkpoint, Index
@@ -16,7 +16,7 @@ from meshrt.programs.shares import part
 from meshrt.records import dataclass
 
 EVERY = slice(None)
-Weights: TypeAlias = np.ndarray | Coded  # of a product: [in, out], or codes of [out, in]
+Weights: TypeAlias = np.ndarray | GpuMatrix  # of a product: [in, out], or codes of [out, in]
 
 
 def product(gpu: Gpu, x: np.ndarray, weights: Weights, bias: np.ndarray | None = None) -> np.ndarray:
@@ -78,7 +78,7 @@ class Cutter:
 
     def joined(self, parts: Sequence[Weights]) -> Weights:
         """Matrices that were read already, side by side; they are the same memory."""
-        if coded := [part for part in parts if isinstance(part, Coded)]:
+        if coded := [part for part in parts if isinstance(part, GpuMatrix)]:
             return side_by_side(self.gpu, coded)
         arrays = [part for part in parts if isinstance(part, np.ndarray)]
         if self.gpu.payload:

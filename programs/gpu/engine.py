@@ -12,8 +12,8 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.programs.generation.choice import at_rank_0
 from meshrt.programs.gpu import mixing
 from meshrt.programs.gpu.request import Request
-from meshrt.programs.gpu.steps import Steps
-from meshrt.ranks.snapshot import Part, Snapshot
+from meshrt.programs.gpu.steps import CacheSteps
+from meshrt.ranks.snapshot import Snapshot, SnapshotPart
 from meshrt.records import dataclass
 
 
@@ -22,7 +22,7 @@ class GpuEngine:
     """`request` is the one that is served. All of its tokens but the newest are in the cache of `steps`."""
 
     gpus: Gpus
-    steps: Steps
+    steps: CacheSteps
     request: Request
 
     def fill(self, context: int) -> None:
@@ -45,7 +45,7 @@ class GpuEngine:
         self.request.new.append(token)
         self.request.times.append(self.gpus.meet())
 
-    def describe(self) -> tuple[dict[str, Any], dict[str, Part]]:
+    def describe(self) -> tuple[dict[str, Any], dict[str, SnapshotPart]]:
         steps, pages = self.steps, self.steps.cache.pages
         facts = state.describe(self.gpus) | {
             "times": self.request.times,
@@ -55,7 +55,7 @@ class GpuEngine:
         }
         if steps.model.mixing is not None:
             facts["experts"] = mixing.describe(self.gpus, steps.model.mixing)
-        return facts, {name: Part(pool[self._slots()]) for name, pool in self._pools().items()}
+        return facts, {name: SnapshotPart(pool[self._slots()]) for name, pool in self._pools().items()}
 
     def restore(self, snapshot: Snapshot, new: Sequence[int]) -> None:
         steps, pages, facts = self.steps, self.steps.cache.pages, snapshot.facts
@@ -72,7 +72,7 @@ class GpuEngine:
         state.restore(self.gpus, snapshot)
         pools, slots = self._pools(), self._slots()
         rows_of = {name: np.empty((len(slots), pool.shape[1]), pool.dtype) for name, pool in pools.items()}
-        snapshot.fill({name: Part(rows) for name, rows in rows_of.items()})
+        snapshot.fill({name: SnapshotPart(rows) for name, rows in rows_of.items()})
         for name, pool in pools.items():
             pool[slots] = rows_of[name]
 
@@ -96,7 +96,7 @@ class GpuEngine:
 class GpuScores:
     """The token that the GPUs have found, and the logits of the pass, of which each has its own words."""
 
-    steps: Steps
+    steps: CacheSteps
     likeliest: int
 
     def greedy(self) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from meshrt.gpu.codes import Coded
+from meshrt.gpu.codes import GpuMatrix
 from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.operations import add, coded_matmuls, matmul, matmuls
 from meshrt.gpu.timing import ACTIVATE
@@ -135,8 +135,8 @@ def _by_expert(chosen: Chosen, experts: int) -> list[tuple[NDArray[np.intp], NDA
 def grouped(gpu: Gpu, xs: Arrays, weights: Sequence[Weights], outs: Arrays) -> None:
     """Products of the experts that have tokens, or room: one kernel for all."""
     none = [None for _ in xs]
-    if isinstance(weights[0], Coded):
-        coded_matmuls(gpu, xs, [weight for weight in weights if isinstance(weight, Coded)], none, outs)
+    if isinstance(weights[0], GpuMatrix):
+        coded_matmuls(gpu, xs, [weight for weight in weights if isinstance(weight, GpuMatrix)], none, outs)
     else:
         matmuls(gpu, xs, [weight for weight in weights if isinstance(weight, np.ndarray)], none, outs)
 

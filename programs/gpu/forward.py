@@ -22,7 +22,7 @@ from meshrt.programs.gpu.dispatch import mix
 from meshrt.programs.gpu.experts import ExpertsShard
 from meshrt.programs.gpu.headnorms import prepared
 from meshrt.programs.gpu.scheme import Arrays, Results
-from meshrt.programs.gpu.shards import MlpShard, Model, Norm
+from meshrt.programs.gpu.shards import MlpShard, NormShard, ShardedModel
 from meshrt.records import dataclass
 
 Rotary = tuple[np.ndarray, np.ndarray]  # cosines and sines [tokens, D/2]
@@ -45,16 +45,16 @@ class Batch(Protocol):
         """How many of Q, K and V are needed in the full space."""
         ...
 
-    def begin(self, gpus: Gpus, model: Model) -> None:
+    def begin(self, gpus: Gpus, model: ShardedModel) -> None:
         """Before the first layer."""
         ...
 
-    def ahead(self, gpus: Gpus, model: Model, layer: int) -> None:
+    def ahead(self, gpus: Gpus, model: ShardedModel, layer: int) -> None:
         """What attention will need and is there before the layer's Q, K and V are. Called by some schemes."""
         ...
 
     def attend(
-        self, gpus: Gpus, model: Model, layer: int, results: Sequence[Results], rotary: Sequence[Rotary | None]
+        self, gpus: Gpus, model: ShardedModel, layer: int, results: Sequence[Results], rotary: Sequence[Rotary | None]
     ) -> Arrays:
         """Attention of every hosted GPU's heads, [tokens, heads D]. The cache gets what is new."""
         ...
@@ -72,7 +72,7 @@ class Ahead:
     logits: Arrays  # [rows, words]: of `last`, or of all tokens where they were asked for
 
 
-def forward(gpus: Gpus, model: Model, batch: Batch, all_logits: bool = False) -> Ahead:
+def forward(gpus: Gpus, model: ShardedModel, batch: Batch, all_logits: bool = False) -> Ahead:
     """Run, or record, one step."""
     if model.mixing is not None:
         _do(gpus, model.mixing.begin_step)
@@ -80,7 +80,7 @@ def forward(gpus: Gpus, model: Model, batch: Batch, all_logits: bool = False) ->
         return head_of(gpus, model, batch, through(gpus, model, batch), all_logits)
 
 
-def through(gpus: Gpus, model: Model, batch: Batch, xs: Arrays | None = None) -> Arrays:
+def through(gpus: Gpus, model: ShardedModel, batch: Batch, xs: Arrays | None = None) -> Arrays:
     """What the model's layers make of tokens, or, of a stage that is not the first, of what came from the one before.
     Buffers are the caller's scope's."""
     family, scheme, shards = model.family, model.scheme, model.shards
@@ -115,7 +115,9 @@ def through(gpus: Gpus, model: Model, batch: Batch, xs: Arrays | None = None) ->
     return xs
 
 
-def _fed(gpus: Gpus, model: Model, shards: Sequence[MlpShard | ExpertsShard], hs: Arrays, batch: Batch) -> Arrays:
+def _fed(
+    gpus: Gpus, model: ShardedModel, shards: Sequence[MlpShard | ExpertsShard], hs: Arrays, batch: Batch
+) -> Arrays:
     """What a layer's MLP or experts make of tokens."""
     if experts := [shard for shard in shards if isinstance(shard, ExpertsShard)]:
         assert model.mixing is not None
@@ -144,7 +146,7 @@ def _counted(gpus: Gpus, link_bytes: LinkBytes) -> Iterator[None]:
     _do(gpus, link_bytes.end)
 
 
-def _embed(gpu: Gpu, model: Model, at: int, batch: Batch) -> np.ndarray:
+def _embed(gpu: Gpu, model: ShardedModel, at: int, batch: Batch) -> np.ndarray:
     shard = model.shards[at]
     assert shard.embedding is not None
     x = take(gpu, shard.embedding, batch.tokens)
@@ -160,12 +162,12 @@ def _add(gpus: Gpus, xs: Arrays, addends: Arrays) -> None:
         add(gpu, x, addend)
 
 
-def _normed_after(gpus: Gpus, norms: Sequence[Norm | None], ys: Arrays, eps: float) -> Arrays:
+def _normed_after(gpus: Gpus, norms: Sequence[NormShard | None], ys: Arrays, eps: float) -> Arrays:
     """What a part of a layer made, after the norm that some models have there."""
     return [y if norm is None else normed(gpu, y, norm, eps) for gpu, y, norm in zip(gpus.mine, ys, norms, strict=True)]
 
 
-def normed(gpu: Gpu, x: np.ndarray, norm: Norm, eps: float) -> np.ndarray:
+def normed(gpu: Gpu, x: np.ndarray, norm: NormShard, eps: float) -> np.ndarray:
     """RMSNorm or LayerNorm, as the model has it."""
     out = gpu.new(*x.shape)
     cost = gpu.cost_of_rows(NORM, x.shape, 4 * x.size, 2 * gpu.size(x))
@@ -204,7 +206,7 @@ def activated(gpu: Gpu, result: Results, activation: Activation) -> np.ndarray:
     return gpu.launch(kernel, out, gpu.shaped(out.shape), *values, cost=cost)
 
 
-def head_of(gpus: Gpus, model: Model, batch: Batch, xs: Arrays, all_logits: bool = False) -> Ahead:
+def head_of(gpus: Gpus, model: ShardedModel, batch: Batch, xs: Arrays, all_logits: bool = False) -> Ahead:
     """Every GPU finds the likeliest of its words; the candidates are gathered, and every GPU has the winners."""
     logits, pairs = [], []
     for gpu, shard, x in zip(gpus.mine, model.shards, xs, strict=True):

@@ -24,7 +24,7 @@ from meshrt.programs.gpu.opening import open_model, open_weights, shaped
 from meshrt.programs.gpu.options import GpuOptions
 from meshrt.programs.gpu.pipeline import answer, check_pipeline, open_pipelines
 from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
-from meshrt.programs.gpu.request import Limits, Request, check_room
+from meshrt.programs.gpu.request import BatchLimits, Request, check_room
 from meshrt.programs.gpu.together import answers, together
 from meshrt.programs.quantizing import CompensatedOptions
 from meshrt.records import dataclass
@@ -61,7 +61,7 @@ def run(
     if micro_batches is not None:
         raise UsageError("--micro-batches is for pipelines: give --pp")
     if options.prompts is not None:
-        steps, _, reports, count, more = together(gpus, options, how, codes, Limits())
+        steps, _, reports, count, more = together(gpus, options, how, codes, BatchLimits())
         return {
             "requests": reports, "layers": count, "scheme": how.scheme, "kv": how.kv,
             "kv_blocks": steps.cache.pages.blocks, "block_size": how.block_size, "plans": steps.recorded, **more,

@@ -17,7 +17,7 @@ from meshrt.errors import UsageError
 from meshrt.models.family import Family
 from meshrt.programs.generation.prompt import encoded
 from meshrt.programs.gpu.request import IDS, Request
-from meshrt.programs.gpu.traces import DIALOGUES, Trace, as_fast_as
+from meshrt.programs.gpu.traces import DIALOGUES, RequestTrace, as_fast_as
 from meshrt.ranks.control import Control
 from meshrt.records import dataclass
 from meshrt.whole import whole
@@ -109,7 +109,7 @@ def _random_ids(rng: np.random.Generator, vocabulary: int, count: int) -> "array
 
 
 def trace_requests(
-    control: Control, folder: Path, family: Family, trace: Trace, arrivals: Arrivals, seed: int, skip_long: bool
+    control: Control, folder: Path, family: Family, trace: RequestTrace, arrivals: Arrivals, seed: int, skip_long: bool
 ) -> tuple[list[Request], int]:
     """Requests as a trace has them, with random tokens or those of its texts, and how many were longer than the model
     may read and left out. A rate scales its times; dialogues have none, and come as made-up requests do. UsageError."""

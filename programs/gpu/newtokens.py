@@ -9,10 +9,10 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.operations import matmuls
 from meshrt.programs.gpu import kernels
 from meshrt.programs.gpu.batch import Tokens, keep
-from meshrt.programs.gpu.cache import Cache
+from meshrt.programs.gpu.cache import PagedCache
 from meshrt.programs.gpu.forward import Rotary, rotated
 from meshrt.programs.gpu.scheme import Arrays, Results
-from meshrt.programs.gpu.shards import Heads, Model
+from meshrt.programs.gpu.shards import HeadsShard, ShardedModel
 from meshrt.programs.gpu.squeezing import Run, Squeezed, parts
 from meshrt.records import dataclass
 
@@ -40,7 +40,9 @@ class NewTokens:
 
     last: np.ndarray | None = None
 
-    def __init__(self, gpus: Gpus, model: Model, cache: Cache, rows: int, blocks: int, total_blocks: int) -> None:
+    def __init__(
+        self, gpus: Gpus, model: ShardedModel, cache: PagedCache, rows: int, blocks: int, total_blocks: int
+    ) -> None:
         self.gpus, self.model, self.cache = gpus, model, cache
         size = cache.pages.size
         self.size, self.span = size, blocks * size
@@ -56,7 +58,7 @@ class NewTokens:
         self.rebuilt: list[Run] = []  # keys and values of the layer that is under way, but for the new tokens'
         self.loaded = 0
         self.seen = dict.fromkeys(windows, 0)
-        self.scratch: dict[tuple[int, Heads, int | None], Scratch] = {}
+        self.scratch: dict[tuple[int, HeadsShard, int | None], Scratch] = {}
 
     @property
     def wanted(self) -> int:
@@ -115,17 +117,17 @@ class NewTokens:
 
     # ---- in a step
 
-    def begin(self, gpus: Gpus, model: Model) -> None:
+    def begin(self, gpus: Gpus, model: ShardedModel) -> None:
         if self.squeezed is not None:
             self.squeezed.begin()
 
-    def ahead(self, gpus: Gpus, model: Model, layer: int) -> None:
+    def ahead(self, gpus: Gpus, model: ShardedModel, layer: int) -> None:
         """Keys and values of the tokens before the new ones."""
         if self.squeezed is not None:
             self.rebuilt = [self.squeezed.rebuild(gpu, at, layer) for at, gpu in enumerate(gpus.mine)]
 
     def attend(
-        self, gpus: Gpus, model: Model, layer: int, results: Sequence[Results], rotary: Sequence[Rotary | None]
+        self, gpus: Gpus, model: ShardedModel, layer: int, results: Sequence[Results], rotary: Sequence[Rotary | None]
     ) -> Arrays:
         ys, rebuilt, self.rebuilt = [], self.rebuilt, []
         for at, (gpu, result, turn) in enumerate(zip(gpus.mine, results, rotary, strict=True)):
@@ -171,7 +173,7 @@ class NewTokens:
         )  # fmt: skip
         return out
 
-    def _scratch(self, gpu: Gpu, rows: int, heads: Heads, window: int | None) -> Scratch:
+    def _scratch(self, gpu: Gpu, rows: int, heads: HeadsShard, window: int | None) -> Scratch:
         kv, cost = len(heads.kv), gpu.cost(0, 0)
         self._price(gpu, heads, window, cost)
         k, v = (gpu.shaped((rows, self.span, heads.width)) for _ in range(2))
@@ -181,7 +183,7 @@ class NewTokens:
         total = gpu.shaped((*shape[:-1], 1))
         return Scratch(cost, k, v, kt, vt, gpu.shaped(shape), total, gpu.shaped(shape))
 
-    def _price(self, gpu: Gpu, heads: Heads, window: int | None, cost: Cost) -> None:
+    def _price(self, gpu: Gpu, heads: HeadsShard, window: int | None, cost: Cost) -> None:
         """What the attention of the loaded sequences costs: each key and value that is seen is read once."""
         queries, item, seen = len(heads.queries), gpu.dtype.itemsize, self.seen[window]
         cost.tally = {"attention_heads": self.loaded * queries}

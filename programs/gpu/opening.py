@@ -10,12 +10,12 @@ from meshrt.models.family import Family, evenly, first_unlike
 from meshrt.models.quantize.folder import check_tensors
 from meshrt.models.quantize.form import Quantized
 from meshrt.models.quantize.head import checked_checkpoint
-from meshrt.programs.gpu.cache import Cache, check_low_rank, make_cache
+from meshrt.programs.gpu.cache import PagedCache, check_low_rank, make_cache
 from meshrt.programs.gpu.coded import Hold
 from meshrt.programs.gpu.mixing import Mixing
 from meshrt.programs.gpu.request import Request, check_lengths
-from meshrt.programs.gpu.shards import Model, place
-from meshrt.programs.gpu.steps import Steps
+from meshrt.programs.gpu.shards import ShardedModel, place
+from meshrt.programs.gpu.steps import CacheSteps
 from meshrt.programs.storage import storage_type
 
 
@@ -48,7 +48,7 @@ def open_model(
     dtype: str | None = None, layers_run: int | None = None, block_size: int = 16, kv_blocks: int | None = None,
     wanted: bool = False, hold: Hold | None = None, mixing: Mixing | None = None,
     keeps: bool = False,
-) -> Steps:  # fmt: skip
+) -> CacheSteps:  # fmt: skip
     """The model on the GPUs, with a cache for the requests. UsageError, LimitError."""
     if gpus.payload and layers_run is not None:
         raise UsageError("--layers-run is for shapes: add --payload none")
@@ -66,7 +66,7 @@ def open_model(
     longest = max(len(request.prompt) + request.limit for request in requests)
     needed = sum(-(-(len(request.prompt) + request.limit) // block_size) for request in requests)
 
-    def opened(gpus: Gpus, checkpoint: Checkpoint | None) -> tuple[Model, Cache]:
+    def opened(gpus: Gpus, checkpoint: Checkpoint | None) -> tuple[ShardedModel, PagedCache]:
         for gpu in gpus.mine:
             gpu.dtype = kind
         model = place(gpus, family, scheme, checkpoint, run, longest, hold or Hold(), mixing)
@@ -76,4 +76,4 @@ def open_model(
 
     if gpus.payload:
         opened(replace(gpus, payload=False), None)  # what does not fit is refused before a weight is read
-    return Steps(gpus, *opened(gpus, checkpoint), wanted)
+    return CacheSteps(gpus, *opened(gpus, checkpoint), wanted)

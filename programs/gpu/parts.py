@@ -8,23 +8,23 @@ from meshrt.gpu.gpu import Cost, Gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.programs.gpu import kernels
 from meshrt.programs.gpu.batch import Tokens, keep, looked_at
-from meshrt.programs.gpu.cache import Cache
+from meshrt.programs.gpu.cache import PagedCache
 from meshrt.programs.gpu.forward import Rotary, rotated
 from meshrt.programs.gpu.scheme import Arrays, Results
-from meshrt.programs.gpu.shards import Heads, Model
+from meshrt.programs.gpu.shards import HeadsShard, ShardedModel
 from meshrt.programs.gpu.squeezing import Squeezed
 
 
-class Parts:
+class PromptParts:
     """Of each sequence the tokens from its `begin` on. Their numbers change from step to step: it is never a plan's.
 
     By shape a step may be counted again for others, of as many sequences and as many tokens in all (`instead`).
     """
 
-    def __init__(self, gpus: Gpus, model: Model, cache: Cache, sequences: Sequence[Tokens]) -> None:
+    def __init__(self, gpus: Gpus, model: ShardedModel, cache: PagedCache, sequences: Sequence[Tokens]) -> None:
         pages = cache.pages
         self.cache, self.family = cache, model.family
-        self.costs: list[tuple[Gpu, Heads, int | None, Cost]] = []  # of attention
+        self.costs: list[tuple[Gpu, HeadsShard, int | None, Cost]] = []  # of attention
         self.spans = [(sequence.begin, len(sequence.tokens)) for sequence in sequences]
         self.ends = tuple(np.cumsum([end - begin for begin, end in self.spans]).tolist())
         self.tokens = np.concatenate([np.asarray(sequence.tokens[sequence.begin :]) for sequence in sequences])
@@ -52,7 +52,7 @@ class Parts:
         for gpu, heads, window, cost in self.costs:
             self._price(gpu, heads, window, cost)
 
-    def _price(self, gpu: Gpu, heads: Heads, window: int | None, cost: Cost) -> None:
+    def _price(self, gpu: Gpu, heads: HeadsShard, window: int | None, cost: Cost) -> None:
         seen = sum(looked_at(end, window) - looked_at(begin, window) for begin, end in self.spans)
         read = sum(min(end, end - begin + (window or end) - 1) for begin, end in self.spans)
         width = self.loaded * len(heads.queries) * heads.dim
@@ -63,15 +63,15 @@ class Parts:
     def wanted(self) -> int:
         return 1 if self.cache.low_rank else 3
 
-    def begin(self, gpus: Gpus, model: Model) -> None:
+    def begin(self, gpus: Gpus, model: ShardedModel) -> None:
         if self.squeezed is not None:
             self.squeezed.begin()
 
-    def ahead(self, gpus: Gpus, model: Model, layer: int) -> None:
+    def ahead(self, gpus: Gpus, model: ShardedModel, layer: int) -> None:
         pass
 
     def attend(
-        self, gpus: Gpus, model: Model, layer: int, results: Sequence[Results], rotary: Sequence[Rotary | None]
+        self, gpus: Gpus, model: ShardedModel, layer: int, results: Sequence[Results], rotary: Sequence[Rotary | None]
     ) -> Arrays:
         ys, family, window = [], self.family, self.family.layers[layer].window
         for at, (gpu, result, turn) in enumerate(zip(gpus.mine, results, rotary, strict=True)):

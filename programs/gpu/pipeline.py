@@ -17,21 +17,21 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
-from meshrt.gpu.stages import Sent, arrive, pass_on, tensor_groups
+from meshrt.gpu.stages import UnderWay, arrive, pass_on, tensor_groups
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.family import Family, first_unlike
 from meshrt.models.matrix import Mlp
 from meshrt.programs.generation.options import GenerationOptions
 from meshrt.programs.gpu.batch import Prompts, Tokens
-from meshrt.programs.gpu.cache import Cache, make_pools
+from meshrt.programs.gpu.cache import PagedCache, make_pools
 from meshrt.programs.gpu.coded import Hold
 from meshrt.programs.gpu.forward import Ahead, head_of, through
 from meshrt.programs.gpu.newtokens import NewTokens
 from meshrt.programs.gpu.options import GpuOptions
 from meshrt.programs.gpu.pages import Pages
-from meshrt.programs.gpu.parts import Parts
+from meshrt.programs.gpu.parts import PromptParts
 from meshrt.programs.gpu.request import Request, check_lengths, check_room
-from meshrt.programs.gpu.shards import Model, place
+from meshrt.programs.gpu.shards import ShardedModel, place
 from meshrt.programs.shares import part
 from meshrt.programs.storage import storage_type
 from meshrt.records import dataclass
@@ -47,8 +47,8 @@ class Stage:
     """
 
     gpus: Gpus
-    model: Model
-    cache: Cache
+    model: ShardedModel
+    cache: PagedCache
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _stage(
         )
         for gpu, shard in zip(group.mine, model.shards, strict=True)
     )  # fmt: skip
-    return Stage(group, model, Cache(pages, pools, "dense"))
+    return Stage(group, model, PagedCache(pages, pools, "dense"))
 
 
 def answer(pipelines: Pipelines, requests: Sequence[Request]) -> None:
@@ -156,7 +156,7 @@ class Backs:
     """Tokens on their way to the first stage, by the micro-batch of each request."""
 
     batches: dict[int, int]
-    sent: dict[int, Sent]
+    sent: dict[int, UnderWay]
 
 
 def _cut(requests: Sequence[Request], groups: int) -> list[Sequence[Request]]:
@@ -234,13 +234,13 @@ def _flow(gpus: Gpus, stages: Sequence[Stage], pieces: Pieces, backs: Backs) -> 
     return next_tokens
 
 
-def _batch(stage: Stage, sequences: Sequence[Tokens]) -> Prompts | Parts | NewTokens:
+def _batch(stage: Stage, sequences: Sequence[Tokens]) -> Prompts | PromptParts | NewTokens:
     if all(sequence.begin == 0 for sequence in sequences):
         return Prompts(stage.model, stage.cache, sequences)
     if any(len(sequence.tokens) > sequence.begin + 1 for sequence in sequences) or not all(
         sequence.begin for sequence in sequences
     ):
-        return Parts(stage.gpus, stage.model, stage.cache, sequences)
+        return PromptParts(stage.gpus, stage.model, stage.cache, sequences)
     blocks = [stage.cache.pages.needed(len(sequence.tokens)) for sequence in sequences]
     batch = NewTokens(stage.gpus, stage.model, stage.cache, len(sequences), max(blocks), sum(blocks))
     batch.load(sequences)

@@ -63,7 +63,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Limits:
+class BatchLimits:
     """Of a batch: running requests, and tokens of a prefill (one prompt may be longer).
 
     With `chunked` prompts are computed in parts, beside new tokens, `prefill_tokens` in a step. `concurrency`: requests

@@ -16,17 +16,17 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from meshrt.programs.gpu.batch import Tokens
-from meshrt.programs.gpu.request import Limits, Request
-from meshrt.programs.gpu.steps import Steps
+from meshrt.programs.gpu.request import BatchLimits, Request
+from meshrt.programs.gpu.steps import CacheSteps
 from meshrt.records import dataclass
 
 
 @dataclass
-class Schedule:
+class Scheduler:
     """`coming` were not sent yet, in order of arrival; `open` is how many were and are not done."""
 
-    steps: Steps
-    limits: Limits
+    steps: CacheSteps
+    limits: BatchLimits
     coming: deque[Request]
     waiting: list[Request] = field(default_factory=list)
     running: list[Request] = field(default_factory=list)
@@ -37,11 +37,11 @@ class Schedule:
         return not (self.coming or self.waiting or self.running)
 
 
-def new_schedule(steps: Steps, requests: Sequence[Request], limits: Limits) -> Schedule:
-    return Schedule(steps, limits, deque(sorted(requests, key=lambda request: (request.arrival, request.number))))
+def new_schedule(steps: CacheSteps, requests: Sequence[Request], limits: BatchLimits) -> Scheduler:
+    return Scheduler(steps, limits, deque(sorted(requests, key=lambda request: (request.arrival, request.number))))
 
 
-def send(schedule: Schedule, until: float, late: float | None = None) -> None:
+def send(schedule: Scheduler, until: float, late: float | None = None) -> None:
     """Send what has arrived, as long as clients may have more requests open; `late`: those had to wait until then."""
     most = schedule.limits.concurrency
     while schedule.coming and schedule.coming[0].arrival <= until and (most is None or schedule.open < most):
@@ -51,7 +51,7 @@ def send(schedule: Schedule, until: float, late: float | None = None) -> None:
         schedule.waiting.insert(bisect_right(schedule.waiting, request.priority, key=_priority), request)
 
 
-def next_batch(schedule: Schedule, now: float) -> list[tuple[Request, Tokens]]:
+def next_batch(schedule: Scheduler, now: float) -> list[tuple[Request, Tokens]]:
     """Whose tokens the next step computes, and which; there are slots for them."""
     if schedule.limits.chunked:
         return _in_parts(schedule, now)
@@ -63,7 +63,7 @@ def next_batch(schedule: Schedule, now: float) -> list[tuple[Request, Tokens]]:
     return [(request, request.tokens()) for request in schedule.running]
 
 
-def _admit_whole(schedule: Schedule, now: float) -> list[Request]:
+def _admit_whole(schedule: Scheduler, now: float) -> list[Request]:
     """Take waiting requests, in order, as long as there is room for their tokens and the one that comes."""
     limits, tokens = schedule.limits, 0
     admitted: list[Request] = []
@@ -78,7 +78,7 @@ def _admit_whole(schedule: Schedule, now: float) -> list[Request]:
     return admitted
 
 
-def _in_parts(schedule: Schedule, now: float) -> list[tuple[Request, Tokens]]:
+def _in_parts(schedule: Scheduler, now: float) -> list[tuple[Request, Tokens]]:
     tables = schedule.steps.cache.pages.tables
     left, wanted = schedule.limits.prefill_tokens, []
     for request in schedule.running:
@@ -104,7 +104,7 @@ def _until(tokens: Tokens, end: int) -> Tokens:
     return tokens if end == len(tokens.tokens) else Tokens(tokens.number, tokens.tokens[:end], tokens.begin)
 
 
-def _take_up(schedule: Schedule, request: Request, left: int | None, now: float) -> bool:
+def _take_up(schedule: Scheduler, request: Request, left: int | None, now: float) -> bool:
     """Let the first that waits run, with room for all its tokens and the next one, or for so many more (`left`) than it
     has in the cache; running ones of a later priority give way."""
     running = schedule.running
@@ -124,7 +124,7 @@ def _take_up(schedule: Schedule, request: Request, left: int | None, now: float)
     return True
 
 
-def _room(schedule: Schedule, request: Request, left: int | None) -> int | None:
+def _room(schedule: Scheduler, request: Request, left: int | None) -> int | None:
     """Reserve it: the number of tokens that the cache has already. None where there is no room."""
     pages = schedule.steps.cache.pages
     if len(schedule.running) >= schedule.limits.batch:
@@ -135,7 +135,7 @@ def _room(schedule: Schedule, request: Request, left: int | None) -> int | None:
     return request.cached if pages.reserve(request.number, tokens) else None
 
 
-def _slots(schedule: Schedule, wanted: list[tuple[Request, int]]) -> list[tuple[Request, int]]:
+def _slots(schedule: Scheduler, wanted: list[tuple[Request, int]]) -> list[tuple[Request, int]]:
     """Room for so many tokens of running requests, in order; who comes last makes room. Those that still run."""
     pages, at = schedule.steps.cache.pages, 0
     while at < len(wanted):
@@ -153,7 +153,7 @@ def _slots(schedule: Schedule, wanted: list[tuple[Request, int]]) -> list[tuple[
     return wanted
 
 
-def _preempt(schedule: Schedule, request: Request) -> None:
+def _preempt(schedule: Scheduler, request: Request) -> None:
     """Its blocks are for others, and it waits again, as the first of its priority."""
     steps = schedule.steps
     schedule.running.remove(request)

@@ -5,13 +5,13 @@ Every rank takes the same decisions (scheduling.py), from the same virtual time.
 
 from collections.abc import Callable, Sequence
 
-from meshrt.programs.gpu.request import Limits, Request, check_room
+from meshrt.programs.gpu.request import BatchLimits, Request, check_room
 from meshrt.programs.gpu.scheduling import new_schedule, next_batch, send
-from meshrt.programs.gpu.steps import Steps
+from meshrt.programs.gpu.steps import CacheSteps
 
 
 def serve(
-    steps: Steps, requests: Sequence[Request], limits: Limits, tell: Callable[[Request], None] | None = None
+    steps: CacheSteps, requests: Sequence[Request], limits: BatchLimits, tell: Callable[[Request], None] | None = None
 ) -> None:
     """Serve all requests to their ends; `tell` hears of every request that got a token."""
     gpus, pages = steps.gpus, steps.cache.pages

@@ -10,8 +10,7 @@ from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.models.checkpoint import Checkpoint, Index
 from meshrt.models.family import Family
-from meshrt.models.matrix import Activation, Experts, Layer, Mlp
-from meshrt.models.matrix import Norm as NormOf
+from meshrt.models.matrix import Activation, Experts, Layer, Mlp, Norm
 from meshrt.models.rope import cos_sin
 from meshrt.programs.gpu import base, deinfer, dense, overlapped
 from meshrt.programs.gpu.coded import Hold
@@ -29,7 +28,7 @@ SCHEMES: dict[str, ModuleType] = {
 
 
 @dataclass(frozen=True)
-class Heads:
+class HeadsShard:
     """The query heads of one GPU, and the key and value heads that it holds for them, `group` queries each."""
 
     queries: range
@@ -56,7 +55,7 @@ class Heads:
 
 
 @dataclass(frozen=True)
-class Norm:
+class NormShard:
     weight: np.ndarray
     bias: np.ndarray | None
 
@@ -75,15 +74,15 @@ class MlpShard:
 class LayerShard:
     """One layer on one GPU; the weights of the four sub-layers are as the scheme has them."""
 
-    heads: Heads
-    attention_norm: Norm
+    heads: HeadsShard
+    attention_norm: NormShard
     qkv: Any
     head_norms: tuple[HeadNorm | None, HeadNorm | None]  # of queries and keys
     o: Any
-    mlp_norm: Norm
+    mlp_norm: NormShard
     mlp: MlpShard | ExpertsShard
-    after_attention: Norm | None  # of what is added
-    after_mlp: Norm | None
+    after_attention: NormShard | None  # of what is added
+    after_mlp: NormShard | None
 
 
 @dataclass(frozen=True)
@@ -94,14 +93,14 @@ class Shard:
     embedding: np.ndarray | None
     positions: np.ndarray | None
     layers: tuple[LayerShard, ...]
-    norm: Norm | None
+    norm: NormShard | None
     head: np.ndarray | None
     first_word: int
     rotary: tuple[tuple[np.ndarray, np.ndarray], ...]  # cosines and sines [positions, D/2] of each embedding
 
 
 @dataclass(frozen=True)
-class Model:
+class ShardedModel:
     """A model on the hosted GPUs. `layers_run` of its layers run; the last of them is counted for all others."""
 
     family: Family
@@ -111,7 +110,7 @@ class Model:
     mixing: Mixing | None  # of experts
 
 
-def own_heads(family: Family, index: int, count: int) -> Heads:
+def own_heads(family: Family, index: int, count: int) -> HeadsShard:
     """The heads of GPU `index` of `count`, which divides the query heads.
 
     Where the key heads do not come out even, a GPU holds one key head for each of its query heads.
@@ -120,12 +119,12 @@ def own_heads(family: Family, index: int, count: int) -> Heads:
     queries = range(index * share, (index + 1) * share)
     kv = sorted({head // family.group for head in queries})
     if all(sum(head // family.group == kv_head for head in queries) * len(kv) == share for kv_head in kv):
-        return Heads(queries, tuple(kv), family.head_dim)
-    return Heads(queries, tuple(head // family.group for head in queries), family.head_dim)
+        return HeadsShard(queries, tuple(kv), family.head_dim)
+    return HeadsShard(queries, tuple(head // family.group for head in queries), family.head_dim)
 
 
-def all_heads(family: Family) -> Heads:
-    return Heads(range(family.heads), tuple(range(family.kv_heads)), family.head_dim)
+def all_heads(family: Family) -> HeadsShard:
+    return HeadsShard(range(family.heads), tuple(range(family.kv_heads)), family.head_dim)
 
 
 def check_fit(family: Family, count: int) -> None:
@@ -141,7 +140,7 @@ def check_fit(family: Family, count: int) -> None:
 def place(
     gpus: Gpus, family: Family, scheme_name: str, checkpoint: Checkpoint | None, layers_run: int, positions: int,
     hold: Hold, mixing: Mixing | None, ends: tuple[bool, bool] = (True, True),
-) -> Model:  # fmt: skip
+) -> ShardedModel:  # fmt: skip
     """Read every hosted GPU's share of the model; without a checkpoint, shapes. UsageError, LimitError, ModelError.
 
     `ends`: is it the first stage of a pipeline, and the last?
@@ -152,7 +151,7 @@ def place(
         _shard(Cutter(gpu, gpus.count, checkpoint, hold), family, scheme, mixing, layers_run, positions, ends)
         for gpu in gpus.mine
     )
-    return Model(family, scheme, shards, layers_run, mixing)
+    return ShardedModel(family, scheme, shards, layers_run, mixing)
 
 
 def _shard(
@@ -193,9 +192,9 @@ def _shard(
     )
 
 
-def _norm(cut: Cutter, family: Family, name: str) -> Norm:
+def _norm(cut: Cutter, family: Family, name: str) -> NormShard:
     weight = cut.vector(name + ".weight", family.hidden)
-    return Norm(weight, cut.vector(name + ".bias", family.hidden) if family.layer_norm else None)
+    return NormShard(weight, cut.vector(name + ".bias", family.hidden) if family.layer_norm else None)
 
 
 def _layer(cut: Cutter, family: Family, scheme: Scheme, mixing: Mixing | None, at: int) -> LayerShard:
@@ -234,11 +233,11 @@ def _experts(cut: Cutter, family: Family, mixing: Mixing | None, at: int) -> Exp
 
 
 def _head_norms(
-    cut: Cutter, family: Family, layer: Layer, heads: Heads, split: bool
+    cut: Cutter, family: Family, layer: Layer, heads: HeadsShard, split: bool
 ) -> tuple[HeadNorm | None, HeadNorm | None]:
     """Where heads are split, a norm of all of them is this GPU's part of it."""
 
-    def one(norm: NormOf | None, size: int, columns: Index, counted: Sequence[bool]) -> HeadNorm | None:
+    def one(norm: Norm | None, size: int, columns: Index, counted: Sequence[bool]) -> HeadNorm | None:
         if norm is None:
             return None
         if norm.size != size or not split or cut.count == 1:

@@ -9,10 +9,10 @@ from meshrt.gpu.gpu import Cost, Gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.operations import matmuls, product_cost
 from meshrt.programs.gpu import deinfer, kernels
-from meshrt.programs.gpu.cache import Cache, shaped
+from meshrt.programs.gpu.cache import PagedCache, shaped
 from meshrt.programs.gpu.forward import Rotary, rotated, turning
 from meshrt.programs.gpu.pages import runs
-from meshrt.programs.gpu.shards import Heads, Model
+from meshrt.programs.gpu.shards import HeadsShard, ShardedModel
 
 Run = tuple[np.ndarray, np.ndarray]  # a stretch of the buffer, a stretch of the cache
 
@@ -20,7 +20,7 @@ Run = tuple[np.ndarray, np.ndarray]  # a stretch of the buffer, a stretch of the
 class Squeezed:
     """The buffers that hold so many blocks of the cache side by side, a block that several sequences have once."""
 
-    def __init__(self, gpus: Gpus, model: Model, cache: Cache, blocks: int) -> None:
+    def __init__(self, gpus: Gpus, model: ShardedModel, cache: PagedCache, blocks: int) -> None:
         self.gpus, self.model, self.cache = gpus, model, cache
         self.size = cache.pages.size
         self.capacity = blocks * self.size
@@ -109,7 +109,7 @@ class Squeezed:
         return {"cache_runs": 2 * len(self.runs), "cache_blocks": 2 * self.blocks}
 
 
-def parts(model: Model, at: int, layer: int) -> tuple[deinfer.DeInferFirst, Heads]:
+def parts(model: ShardedModel, at: int, layer: int) -> tuple[deinfer.DeInferFirst, HeadsShard]:
     """The low-rank cache goes with DeInfer's scheme, whose weights these are."""
     shard = model.shards[at].layers[layer]
     assert isinstance(shard.qkv, deinfer.DeInferFirst)

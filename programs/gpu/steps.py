@@ -7,14 +7,14 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
-from meshrt.gpu.plan import Plan
+from meshrt.gpu.plan import StaticPlan
 from meshrt.programs.gpu.batch import Prompts, Tokens
-from meshrt.programs.gpu.cache import Cache
+from meshrt.programs.gpu.cache import PagedCache
 from meshrt.programs.gpu.forward import Ahead, forward
 from meshrt.programs.gpu.newtokens import NewTokens
-from meshrt.programs.gpu.parts import Parts
-from meshrt.programs.gpu.shards import Model
-from meshrt.programs.gpu.swapping import HostMemory, Kept, bring_back, host_bytes, keep_on_host
+from meshrt.programs.gpu.parts import PromptParts
+from meshrt.programs.gpu.shards import ShardedModel
+from meshrt.programs.gpu.swapping import HostMemory, SwappedTokens, bring_back, host_bytes, keep_on_host
 from meshrt.records import dataclass
 
 Key = tuple[int, int, int]  # of a plan: rows, blocks of the longest, of all together
@@ -23,39 +23,39 @@ NOTES = 512  # the same of steps by shape
 
 
 @dataclass
-class Recorded:
+class RecordedStep:
     """A plan for batches of some size: what to load before it is replayed, and where its results are then."""
 
     number: int
-    plan: Plan
+    plan: StaticPlan
     batch: NewTokens
     ahead: Ahead
 
 
 @dataclass
-class Noted:
+class ShapeStep:
     """A step by shape that others of as many tokens are counted by."""
 
-    plan: Plan
-    batch: NewTokens | Parts
+    plan: StaticPlan
+    batch: NewTokens | PromptParts
     ahead: Ahead
 
 
 @dataclass
-class Steps:
+class CacheSteps:
     """Steps over a cache. Logits are those of each sequence's last token, or if `all_logits` of all of a prompt."""
 
     gpus: Gpus
-    model: Model
-    cache: Cache
+    model: ShardedModel
+    cache: PagedCache
     all_logits: bool = False
     ahead: Ahead | None = None  # what the last step left
-    plans: dict[Key, Recorded] = field(default_factory=dict)
-    noted: dict[tuple[int, int], Noted] = field(default_factory=dict)  # by sequences and tokens
+    plans: dict[Key, RecordedStep] = field(default_factory=dict)
+    noted: dict[tuple[int, int], ShapeStep] = field(default_factory=dict)  # by sequences and tokens
     recorded: int = 0  # plans in all
     largest: int = 0  # batch of new tokens
 
-    swapped: dict[int, Kept] = field(default_factory=dict)  # tokens of sequences in the host's memory
+    swapped: dict[int, SwappedTokens] = field(default_factory=dict)  # tokens of sequences in the host's memory
     host: HostMemory = field(default_factory=lambda: HostMemory(None))
     computed: int = 0  # tokens
 
@@ -85,16 +85,16 @@ class Steps:
                 self.noted.pop(next(iter(self.noted))).plan.close()
             batch = self._batch(sequences, news)
             with self.gpus.noting() as plan:
-                noted = Noted(plan, batch, forward(self.gpus, self.model, batch))
+                noted = ShapeStep(plan, batch, forward(self.gpus, self.model, batch))
         else:
             noted.batch.instead(sequences)
             noted.plan.replay()
         self.noted[key] = noted  # the youngest
         return noted.ahead
 
-    def _batch(self, sequences: Sequence[Tokens], news: int) -> NewTokens | Parts:
+    def _batch(self, sequences: Sequence[Tokens], news: int) -> NewTokens | PromptParts:
         if news > len(sequences):
-            return Parts(self.gpus, self.model, self.cache, sequences)
+            return PromptParts(self.gpus, self.model, self.cache, sequences)
         batch = NewTokens(self.gpus, self.model, self.cache, news, *self._sizes(sequences))
         batch.load(sequences)
         return batch
@@ -138,7 +138,7 @@ class Steps:
         blocks = [self.cache.pages.needed(len(sequence.tokens)) for sequence in sequences]
         return max(blocks), min(sum(blocks), self.cache.pages.blocks)
 
-    def _plan(self, sequences: Sequence[Tokens]) -> Recorded:
+    def _plan(self, sequences: Sequence[Tokens]) -> RecordedStep:
         """The plan for batches like this one; sizes are rounded up, so that one serves for a while."""
         longest, together = self._sizes(sequences)
         limit = self.cache.pages.blocks
@@ -152,12 +152,12 @@ class Steps:
         self.recorded += 1
         return self.record(key, self.recorded - 1)
 
-    def record(self, key: Key, number: int) -> Recorded:
+    def record(self, key: Key, number: int) -> RecordedStep:
         """The plan of that number, for batches of that size."""
         batch = NewTokens(self.gpus, self.model, self.cache, *key)
         with self.gpus.recording(f"plan {number}") as plan:
             ahead = forward(self.gpus, self.model, batch)
-        self.plans[key] = Recorded(number, plan, batch, ahead)
+        self.plans[key] = RecordedStep(number, plan, batch, ahead)
         return self.plans[key]
 
     def _next_ids(self, ahead: Ahead, count: int) -> list[int]:

@@ -7,8 +7,8 @@ import numpy as np
 from meshrt.gpu.gpu import Cost, Gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.programs.gpu import kernels
-from meshrt.programs.gpu.cache import Cache, Pools
-from meshrt.programs.gpu.shards import Model
+from meshrt.programs.gpu.cache import PagedCache, Pools
+from meshrt.programs.gpu.shards import ShardedModel
 from meshrt.records import dataclass
 
 
@@ -38,14 +38,14 @@ class HostMemory:
 
 
 @dataclass(frozen=True)
-class Kept:
+class SwappedTokens:
     """The first so many tokens of a sequence; of each hosted GPU, what its pools had of them."""
 
     tokens: int
     rows: tuple[tuple[np.ndarray, ...], ...]
 
 
-def host_bytes(gpus: Gpus, model: Model, cache: Cache, tokens: int) -> int:
+def host_bytes(gpus: Gpus, model: ShardedModel, cache: PagedCache, tokens: int) -> int:
     """What so many tokens take in the host's memory of the GPU that has most of them. All ranks call it."""
     most = max(
         sum(cost.nbytes for _, cost in _each(gpu, model, cache, pools, tokens))
@@ -54,7 +54,7 @@ def host_bytes(gpus: Gpus, model: Model, cache: Cache, tokens: int) -> int:
     return int(gpus.control.allreduce(most, max)) if gpus.control.size > 1 else most
 
 
-def keep_on_host(gpus: Gpus, model: Model, cache: Cache, number: int, tokens: int) -> Kept:
+def keep_on_host(gpus: Gpus, model: ShardedModel, cache: PagedCache, number: int, tokens: int) -> SwappedTokens:
     slots, rows = cache.pages.slots_of(number, 0, tokens), []
     for gpu, pools in zip(gpus.mine, cache.pools, strict=True):
         own = []
@@ -62,17 +62,17 @@ def keep_on_host(gpus: Gpus, model: Model, cache: Cache, number: int, tokens: in
             kept = gpu.shaped((tokens, pool.shape[1]))
             own.append(gpu.launch(kernels.leave, kept, pool, slots, cost=cost))
         rows.append(tuple(own))
-    return Kept(tokens, tuple(rows))
+    return SwappedTokens(tokens, tuple(rows))
 
 
-def bring_back(gpus: Gpus, model: Model, cache: Cache, number: int, kept: Kept) -> None:
+def bring_back(gpus: Gpus, model: ShardedModel, cache: PagedCache, number: int, kept: SwappedTokens) -> None:
     slots = cache.pages.slots_of(number, 0, kept.tokens)
     for gpu, pools, own in zip(gpus.mine, cache.pools, kept.rows, strict=True):
         for (pool, cost), rows in zip(_each(gpu, model, cache, pools, kept.tokens), own, strict=True):
             gpu.launch(kernels.store, pool, slots, rows, cost=cost)
 
 
-def _each(gpu: Gpu, model: Model, cache: Cache, pools: Pools, tokens: int) -> list[tuple[np.ndarray, Cost]]:
+def _each(gpu: Gpu, model: ShardedModel, cache: PagedCache, pools: Pools, tokens: int) -> list[tuple[np.ndarray, Cost]]:
     """The pools of a GPU, and what it costs to copy so many tokens of each, in whole blocks. The last layer's stand for
     those that do not run."""
     layers, slots = len(model.family.layers), cache.pages.needed(tokens) * cache.pages.size

@@ -17,9 +17,9 @@ from meshrt.programs.gpu.mixing import mixing_of, told_experts
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
 from meshrt.programs.gpu.options import GpuOptions
 from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
-from meshrt.programs.gpu.request import Limits, Request
+from meshrt.programs.gpu.request import BatchLimits, Request
 from meshrt.programs.gpu.serving import serve
-from meshrt.programs.gpu.steps import Steps
+from meshrt.programs.gpu.steps import CacheSteps
 from meshrt.programs.quantizing import CompensatedOptions
 
 
@@ -34,8 +34,8 @@ def times(request: Request) -> dict[str, Any]:
 
 
 def together(
-    gpus: Gpus, options: GenerationOptions, how: GpuOptions, codes: CompensatedOptions, limits: Limits
-) -> tuple[Steps, list[Request], list[dict[str, Any]], int, dict[str, Any]]:
+    gpus: Gpus, options: GenerationOptions, how: GpuOptions, codes: CompensatedOptions, limits: BatchLimits
+) -> tuple[CacheSteps, list[Request], list[dict[str, Any]], int, dict[str, Any]]:
     """Serve the prompts of a file: the steps, the requests, what became of each, the model's layers, more of it."""
     check_several(options)
     folder = find_model(options.model)

@@ -39,7 +39,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Trace:
+class RequestTrace:
     """Its requests in order of time. `empty` rows, without prompt or answer (calls that failed), are left out."""
 
     format: str
@@ -47,7 +47,7 @@ class Trace:
     empty: int
 
 
-def read_trace(control: Control, path: str, most: int | None) -> Trace:
+def read_trace(control: Control, path: str, most: int | None) -> RequestTrace:
     """The first `most` requests of a file, on all ranks. UsageError."""
     named, way = f"--trace-file {path}", "" if most is None else "; give its first lines, or fewer --requests"
     text = read_shared(control, named, path, way, part=most is not None)
@@ -62,7 +62,7 @@ def read_trace(control: Control, path: str, most: int | None) -> Trace:
     return trace
 
 
-def _table(path: str, text: str, most: int | None) -> Trace:
+def _table(path: str, text: str, most: int | None) -> RequestTrace:
     lines = csv.reader(text.splitlines())
     header = [name.strip().lstrip("\ufeff") for name in next(lines, [])]
     kind = next((kind for kind, names in FORMATS.items() if set(names) <= {*header}), None)
@@ -93,7 +93,7 @@ def _table(path: str, text: str, most: int | None) -> Trace:
         else:
             empty += 1
     calls.sort(key=lambda call: call.time)
-    return Trace(kind, tuple(replace(call, time=call.time - calls[0].time) for call in calls), empty)
+    return RequestTrace(kind, tuple(replace(call, time=call.time - calls[0].time) for call in calls), empty)
 
 
 def _seconds(text: str) -> float:
@@ -108,7 +108,7 @@ def _seconds(text: str) -> float:
         return date.timestamp() + (float(f"0.{digits}") if digits else 0.0)
 
 
-def _dialogues(path: str, text: str, most: int | None) -> Trace:
+def _dialogues(path: str, text: str, most: int | None) -> RequestTrace:
     try:
         entries = json.loads(text)
         if not isinstance(entries, list):
@@ -127,7 +127,7 @@ def _dialogues(path: str, text: str, most: int | None) -> Trace:
         raise UsageError(
             f'--trace-file {path} is no list of {{"conversations": [{{"value": ..}}, ..]}}: {error!r:.80}'
         ) from None
-    return Trace(DIALOGUES, tuple(calls), empty)
+    return RequestTrace(DIALOGUES, tuple(calls), empty)
 
 
 def as_fast_as(calls: Sequence[Call], rate: float) -> list[float]:

@@ -38,7 +38,7 @@ class Stairs:
 
 
 @dataclass(eq=False)
-class Cache:
+class TokenCache:
     """The tokens in the rows of the mesh. `held` counts them, the same on every rank; `data` is [bh, bw, room, *token].
 
     A row's tokens lie from place 0 on. Only what is held takes core memory, and only that has meaning; `room` is what
@@ -88,7 +88,7 @@ class Cache:
 @contextmanager
 def kv_cache(
     block: Block, token: tuple[int, ...], room: int, dtype: Any, policy: Policy = "shift", climbs: bool = True
-) -> Iterator[Cache]:
+) -> Iterator[TokenCache]:
     """An empty cache, with the routes that its policy needs at every step.
 
     `token` is the shape of one token at a core, and `room` the tokens of a row that the host begins with: core memory
@@ -98,7 +98,7 @@ def kv_cache(
         shape = (*block.lead, max(room, 1), *token)
         hostmemory.require("the KV cache of all cores", prod(shape) * np.dtype(dtype).itemsize)
         data = np.full(shape, np.nan, dtype)
-        cache = Cache(block, policy, data, np.zeros(block.mesh.height, np.int64), climb)
+        cache = TokenCache(block, policy, data, np.zeros(block.mesh.height, np.int64), climb)
         try:
             yield cache
         finally:
@@ -119,7 +119,7 @@ def stairs(block: Block) -> Iterator[Stairs]:
 # ----------------------------------------------------------------------------------------------------- a new token
 
 
-def append(cache: Cache, token: np.ndarray) -> None:
+def append(cache: TokenCache, token: np.ndarray) -> None:
     """A new token [bh, bw, *token], the same in every row: one row keeps it, the others do not look at it.
 
     LimitError where that row is full; nothing is changed then, on that rank.
@@ -130,7 +130,7 @@ def append(cache: Cache, token: np.ndarray) -> None:
         cache.data[place[0], :, place[1]] = token[place[0]]
 
 
-def place_of_new(cache: Cache) -> tuple[int, int] | None:
+def place_of_new(cache: TokenCache) -> tuple[int, int] | None:
     """(row of this block, place in it) of the token that `append` took last; None where another rank has that row.
 
     True until `climb.balance` moves tokens.
@@ -151,12 +151,12 @@ class Seen:
     def most(self) -> int:
         return int(self.counts.max())
 
-    def here(self, cache: Cache, numbers: np.ndarray) -> np.ndarray:
+    def here(self, cache: TokenCache, numbers: np.ndarray) -> np.ndarray:
         """Those of this block's rows."""
         return numbers[cache.rows]
 
 
-def seen_by_newest(cache: Cache, window: int | None) -> Seen:
+def seen_by_newest(cache: TokenCache, window: int | None) -> Seen:
     """All that are held, or the last `window` of them, where rows hold tokens in the order of their positions."""
     first = np.zeros_like(cache.held)
     if window is not None:
@@ -165,13 +165,13 @@ def seen_by_newest(cache: Cache, window: int | None) -> Seen:
     return Seen(cache.held - first, first)
 
 
-def _row(cache: Cache, number: int) -> int:
+def _row(cache: TokenCache, number: int) -> int:
     """The row that takes the token of that number, the first being 0."""
     height = len(cache.held)
     return number % height if cache.policy == "roundrobin" else height - 1
 
 
-def coming(cache: Cache) -> np.ndarray:
+def coming(cache: TokenCache) -> np.ndarray:
     """Tokens that the next `append` adds to each row, int [H]."""
     counts = np.zeros_like(cache.held)
     counts[_row(cache, int(cache.held.sum()))] = 1

@@ -10,10 +10,10 @@ import numpy as np
 from meshrt.errors import LimitError
 from meshrt.mesh.wires import fabric
 from meshrt.mesh.wires.tables import Channel
-from meshrt.programs.mesh.cache import Cache, Stairs, coming, stairs
+from meshrt.programs.mesh.cache import Stairs, TokenCache, coming, stairs
 
 
-def balance(cache: Cache) -> None:
+def balance(cache: TokenCache) -> None:
     """After `append`, the policy shift: every core learns how much the core above held; a row that gets a token and
     held as many passes its oldest up. The other policies move nothing.
 
@@ -63,7 +63,7 @@ def _climbing(held: np.ndarray) -> np.ndarray:
     return np.asarray(np.logical_and.accumulate(passes[::-1])[::-1])
 
 
-def refusal(cache: Cache) -> str | None:
+def refusal(cache: TokenCache) -> str | None:
     """Why a core has no memory for the next token, moves included; None where it fits. The same on all ranks.
 
     The memory is really asked for, and given back. All ranks call it together.
@@ -85,7 +85,7 @@ def refusal(cache: Cache) -> str | None:
     return reason
 
 
-def _pass_up(cache: Cache, stairs: Stairs, rows: np.ndarray) -> None:
+def _pass_up(cache: TokenCache, stairs: Stairs, rows: np.ndarray) -> None:
     """These rows (bool [H]) hand their oldest token to the row above, all at once."""
     above = _above(rows)
     arrived = _move(cache, stairs.up, rows, above, cache.data[:, :, 0])
@@ -97,7 +97,7 @@ def _pass_up(cache: Cache, stairs: Stairs, rows: np.ndarray) -> None:
         data[takers, :, cache.block_held[takers] - 1] = arrived[takers]
 
 
-def _pass_down(cache: Cache, stairs: Stairs, rows: np.ndarray) -> None:
+def _pass_down(cache: TokenCache, stairs: Stairs, rows: np.ndarray) -> None:
     """These rows hand their newest token to the row below, where it becomes the oldest."""
     below = np.zeros_like(rows)
     below[1:] = rows[:-1]
@@ -113,7 +113,7 @@ def _pass_down(cache: Cache, stairs: Stairs, rows: np.ndarray) -> None:
         data[takers, :, 0] = arrived[takers]
 
 
-def _move(cache: Cache, channel: Channel, rows: np.ndarray, to: np.ndarray, packet: np.ndarray) -> np.ndarray:
+def _move(cache: TokenCache, channel: Channel, rows: np.ndarray, to: np.ndarray, packet: np.ndarray) -> np.ndarray:
     """A token from each of `rows` to the next row, one of `to`. What arrives, [bh, bw, *token].
 
     A token comes into a place of its own while the receiving core's own token, if one leaves, is still there: at the
@@ -126,7 +126,7 @@ def _move(cache: Cache, channel: Channel, rows: np.ndarray, to: np.ndarray, pack
     return arrived
 
 
-def spread_evenly(cache: Cache) -> None:
+def spread_evenly(cache: TokenCache) -> None:
     """Move tokens between neighbouring rows, in order, until all rows hold as many, the first ones one more.
 
     For a prompt, whatever the policy. Routes that the cache does not have are installed meanwhile.
@@ -148,7 +148,7 @@ def spread_evenly(cache: Cache) -> None:
                 _pass_up(cache, climb, northward)
 
 
-def fill_evenly(cache: Cache, tokens: int) -> None:
+def fill_evenly(cache: TokenCache, tokens: int) -> None:
     """Count so many tokens in, spread over the rows, without payloads: as if they had been there. LimitError."""
     height = len(cache.held)
     cache.add(np.full(height, tokens // height) + (np.arange(height) < tokens % height))

@@ -20,7 +20,7 @@ import numpy as np
 from meshrt.mesh.repeat import sampled
 from meshrt.models.config import Config
 from meshrt.programs.mesh.activations import activated, cap
-from meshrt.programs.mesh.cache import Cache, Seen, append, place_of_new, seen_by_newest
+from meshrt.programs.mesh.cache import Seen, TokenCache, append, place_of_new, seen_by_newest
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.climb import balance
 from meshrt.programs.mesh.crossings import cross_vector
@@ -31,7 +31,7 @@ from meshrt.programs.mesh.normed import normed_alone, normed_and_product, normed
 from meshrt.programs.mesh.prefill import pair_tables, rotate, split_heads
 from meshrt.programs.mesh.regions import Region, layers_timed
 from meshrt.programs.mesh.systems import Sums
-from meshrt.programs.mesh.weights import Experts
+from meshrt.programs.mesh.weights import MeshExperts
 
 EMPTY = np.float32(-1e30)  # the greatest score of no token: finite, so that two rows without any merge to nothing
 
@@ -176,7 +176,7 @@ def attend(
     return keep("attention", np.ascontiguousarray(by_column).reshape(*by_column.shape[:3], -1))
 
 
-def remembered(cache: Cache, number: int, kind: int, seen: Seen, holds: np.ndarray) -> np.ndarray:
+def remembered(cache: TokenCache, number: int, kind: int, seen: Seen, holds: np.ndarray) -> np.ndarray:
     """A layer's keys (0) or values (1) as a product takes them, zero where a row has none: [bh, bw, kv, tokens, Dt].
 
     `holds`, bool [bh, 1, 1, 1, tokens]. A core reads them from the cache, number by number; the copy in float32 is the
@@ -196,7 +196,7 @@ def feed_forward(
     """The MLP: E_y -> F_x -> E_y, or E_y -> F_y -> E_y where all of it is in factors; or experts."""
     block, sums, layer = region.block, region.sums, region.weights.layers[number]
     w = layer.mlp
-    if isinstance(w, Experts):
+    if isinstance(w, MeshExperts):
         from meshrt.programs.mesh.gate import choose_for_token, timed
         from meshrt.programs.mesh.tokenexperts import experts_of_token
 
@@ -226,7 +226,7 @@ def feed_forward(
     return out if layer.after_mlp is None else normed_alone(config, region, chunks, out, layer.after_mlp)
 
 
-def sum_scores(cache: Cache, counts: np.ndarray, sums: Sums, scores: np.ndarray) -> np.ndarray:
+def sum_scores(cache: TokenCache, counts: np.ndarray, sums: Sums, scores: np.ndarray) -> np.ndarray:
     """The sums of scores [bh, bw, kv, group, tokens] along x, of as many as each row has. A row sends as many as the
     fullest that it goes with.
 
@@ -257,7 +257,7 @@ def by_head(part: np.ndarray) -> np.ndarray:
     return part.swapaxes(2, 3).reshape(*part.shape[:2], part.shape[3], -1)
 
 
-def remember(cache: Cache, number: int, k: np.ndarray, v: np.ndarray) -> None:
+def remember(cache: TokenCache, number: int, k: np.ndarray, v: np.ndarray) -> None:
     """Write this layer's key and value at the place that `append` made in the row that keeps the token."""
     place = place_of_new(cache)
     if cache.block.payload and place is not None:

@@ -30,7 +30,7 @@ Way = Literal["multicast", "ring", "crossbar"]
 
 
 @dataclass(frozen=True, eq=False)
-class Moves:
+class PieceMoves:
     """Pieces that change cores along a line: core and place before and after. Those of one packet are neighbours here.
 
     `packet` numbers the packets, from 0 on, where each piece is not one of its own.
@@ -42,12 +42,12 @@ class Moves:
     to_place: np.ndarray
     packet: np.ndarray | None = None
 
-    def back(self) -> "Moves":
-        return Moves(self.to_core, self.to_place, self.core, self.place, self.packet)
+    def back(self) -> "PieceMoves":
+        return PieceMoves(self.to_core, self.to_place, self.core, self.place, self.packet)
 
 
 def carry(
-    block: Block, way: Way, axis: str, tiles: np.ndarray, moves: Moves, places: int, sample: int | None = None,
+    block: Block, way: Way, axis: str, tiles: np.ndarray, moves: PieceMoves, places: int, sample: int | None = None,
     pairs: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
     """Tiles [bh, bw, places of a core, *piece] to [bh, bw, places, *piece], zero where nothing comes. LimitError.
@@ -74,7 +74,7 @@ def carry(
 
 
 def _keep(
-    block: Block, axis: str, tiles: np.ndarray, out: np.ndarray, moves: Moves, chosen: np.ndarray,
+    block: Block, axis: str, tiles: np.ndarray, out: np.ndarray, moves: PieceMoves, chosen: np.ndarray,
     place: np.ndarray | None = None,
 ) -> None:  # fmt: skip
     """Those of the moves whose tile is now at the core that they go to: it takes its pieces, from `place` of them."""
@@ -91,13 +91,15 @@ def _keep(
         out[at, :, to] = tiles[at, :, source]
 
 
-def _by_source(moves: Moves, n: int) -> list[np.ndarray]:
+def _by_source(moves: PieceMoves, n: int) -> list[np.ndarray]:
     """The numbers of the moves from each core of a line."""
     order = np.argsort(moves.core, kind="stable")
     return np.split(order, np.searchsorted(moves.core[order], np.arange(1, n)))
 
 
-def _round_ring(block: Block, axis: str, tiles: np.ndarray, out: np.ndarray, moves: Moves, sample: int | None) -> None:
+def _round_ring(
+    block: Block, axis: str, tiles: np.ndarray, out: np.ndarray, moves: PieceMoves, sample: int | None
+) -> None:
     """Every tile passes every core once; at each step a core looks at the one that is there."""
     n = block.mesh.length(axis)
     sources = _by_source(moves, n)
@@ -115,7 +117,7 @@ def _round_ring(block: Block, axis: str, tiles: np.ndarray, out: np.ndarray, mov
             block.elementwise(out)
 
 
-def _to_all(block: Block, axis: str, tiles: np.ndarray, out: np.ndarray, moves: Moves) -> None:
+def _to_all(block: Block, axis: str, tiles: np.ndarray, out: np.ndarray, moves: PieceMoves) -> None:
     """One core of every line after the other sends its tile to all, the next before the last one's is everywhere."""
     n = block.mesh.length(axis)
     sources = _by_source(moves, n)
@@ -135,7 +137,7 @@ def _to_all(block: Block, axis: str, tiles: np.ndarray, out: np.ndarray, moves: 
 
 
 def _arrive(
-    block: Block, axis: str, under_way: tuple[int, broadcast.Broadcast], out: np.ndarray, moves: Moves,
+    block: Block, axis: str, under_way: tuple[int, broadcast.Broadcast], out: np.ndarray, moves: PieceMoves,
     sources: list[np.ndarray],
 ) -> None:  # fmt: skip
     source, begun = under_way
@@ -145,7 +147,7 @@ def _arrive(
 
 
 def _over_crossbar(
-    block: Block, axis: str, tiles: np.ndarray, out: np.ndarray, moves: Moves, chosen: np.ndarray
+    block: Block, axis: str, tiles: np.ndarray, out: np.ndarray, moves: PieceMoves, chosen: np.ndarray
 ) -> None:
     """Only what goes to another core leaves: packets of as many pieces as the largest of them has."""
     n, transfers, wanted = block.mesh.length(axis), [], []
@@ -174,7 +176,7 @@ def _over_crossbar(
         _keep(block, axis, tile, out, moves, np.concatenate(group), places)
 
 
-def _matchings(moves: Moves, pieces: list[np.ndarray]) -> Iterator[list[np.ndarray]]:
+def _matchings(moves: PieceMoves, pieces: list[np.ndarray]) -> Iterator[list[np.ndarray]]:
     """Packets in groups in which every core sends one at most and gets one at most, in an order that is always so."""
     groups: list[list[np.ndarray]] = []
     busy: list[set[tuple[str, int]]] = []

@@ -15,7 +15,7 @@ from meshrt.mesh.mesh import Mesh, tile_ranks
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.programs.generation.prompt import Prompt
-from meshrt.programs.mesh.cache import Cache
+from meshrt.programs.mesh.cache import TokenCache
 from meshrt.programs.mesh.chunks import Chunks, best_groups, cut_dimensions, group_width
 from meshrt.programs.mesh.climb import fill_evenly, spread_evenly
 from meshrt.programs.mesh.crossings import hand_back
@@ -27,8 +27,8 @@ from meshrt.programs.mesh.options import MeshOptions
 from meshrt.programs.mesh.placement import move_weights
 from meshrt.programs.mesh.prefill import prefill
 from meshrt.programs.mesh.regions import Region, arrange, check_alike, install, open_regions
-from meshrt.programs.mesh.weights import NO_WEIGHTS, Weights, load_weights
-from meshrt.ranks.snapshot import Part, Snapshot, trusted
+from meshrt.programs.mesh.weights import NO_WEIGHTS, MeshWeights, load_weights
+from meshrt.ranks.snapshot import Snapshot, SnapshotPart, trusted
 from meshrt.records import dataclass
 
 
@@ -49,7 +49,7 @@ class MeshEngine:
     stack: ExitStack
     chunks: Chunks
     regions: list[Region]
-    caches: list[Cache]
+    caches: list[TokenCache]
     elsewhere: Callable[[Checkpoint | None], tuple[list[Region], Chunks]] | None
     anew: Callable[[list[Region]], list[Region]] | None
     spent: tuple[Any, Any]
@@ -89,7 +89,7 @@ class MeshEngine:
         last_block = self.regions[-1].block
         return PromptScores(block, last_block, self.chunks, how.phases, config.vocab_size, len(ids), scores)
 
-    def _moved(self, region: Region, rings: Rings | None) -> Weights:
+    def _moved(self, region: Region, rings: Rings | None) -> MeshWeights:
         """Weights as decode has them."""
         grid = None if self.mixture is None else self.mixture.grid
         with ExitStack() as own:
@@ -149,7 +149,7 @@ class MeshEngine:
         if self.steps:
             hand_back(self.regions[-1].block, self.regions[0].block, self.regions[0].crossing)
 
-    def describe(self) -> tuple[dict[str, Any], dict[str, Part]]:
+    def describe(self) -> tuple[dict[str, Any], dict[str, SnapshotPart]]:
         facts, parts = state.describe(self._blocks())
         facts |= {
             "spent": self.spent,
@@ -169,12 +169,12 @@ class MeshEngine:
             if cycles is not None:
                 cycles.extend(map(float, saved))
 
-    def _rows(self) -> dict[str, Part]:
+    def _rows(self) -> dict[str, SnapshotPart]:
         """What the caches' rows hold, if there are payloads, as bytes: npy files have no name for bfloat16."""
         parts = {}
         for at, cache in enumerate(region.cache for region in self.regions if region.block.payload):
             data = cache.data[:, :, : int(cache.held.max())]
-            parts[f"cache {at}"] = Part(data.view(np.uint8), cache.block.mesh.y0, cache.block.mesh.x0)
+            parts[f"cache {at}"] = SnapshotPart(data.view(np.uint8), cache.block.mesh.y0, cache.block.mesh.x0)
         return parts
 
     def _blocks(self) -> list[Block]:
@@ -272,7 +272,7 @@ def way_out() -> Iterator[None]:
         raise type(error)(f"{error}; or share the layers out over several meshes with --regions") from error
 
 
-def hold(caches: Sequence[Cache], snapshot: Snapshot) -> None:
+def hold(caches: Sequence[TokenCache], snapshot: Snapshot) -> None:
     """Let caches that are empty have memory for what they held. LimitError."""
     with trusted(snapshot):
         for cache, saved in zip(caches, snapshot.facts["caches"], strict=True):

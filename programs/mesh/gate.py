@@ -17,12 +17,12 @@ from meshrt.models.experts import route
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.regions import Region, multiplying
-from meshrt.programs.mesh.weights import Experts
+from meshrt.programs.mesh.weights import MeshExperts
 from meshrt.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class ExpertChoice:
     """The experts of a token in order, their shares [bh, bw, top], and what multiplies the shared one, [bh, bw, 1]."""
 
     experts: tuple[int, ...]
@@ -42,7 +42,7 @@ class PromptChoice:
     shared: np.ndarray | None
 
 
-def choose_for_token(region: Region, w: Experts, number: int, logits: np.ndarray, position: int) -> Choice:
+def choose_for_token(region: Region, w: MeshExperts, number: int, logits: np.ndarray, position: int) -> ExpertChoice:
     """Logits [bh, bw, n] of a layer of that number, or of a table that is cut those of each column of cores, to the
     choice; those of a shared expert's gate come last.
     """
@@ -60,11 +60,11 @@ def choose_for_token(region: Region, w: Experts, number: int, logits: np.ndarray
         experts = chosen[0, 0]
         _check(chosen, experts)
     mixture.tally.decode[at, experts] += 1
-    return Choice(tuple(map(int, experts)), shares, _sigmoid(logits[..., w.count :]))
+    return ExpertChoice(tuple(map(int, experts)), shares, _sigmoid(logits[..., w.count :]))
 
 
 def choose_for_prompt(
-    region: Region, chunks: Chunks, w: Experts, number: int, normed: np.ndarray, length: int
+    region: Region, chunks: Chunks, w: MeshExperts, number: int, normed: np.ndarray, length: int
 ) -> PromptChoice:
     """rms(X), L_y E_x, to the choice of that many tokens."""
     block, mixture = region.block, region.mixture
@@ -94,7 +94,7 @@ def choose_for_prompt(
     )
 
 
-def of_all_columns(region: Region, w: Experts, own: np.ndarray) -> np.ndarray:
+def of_all_columns(region: Region, w: MeshExperts, own: np.ndarray) -> np.ndarray:
     """The logits that columns of cores have, [bh, bw, .., columns * nt], at every core of a row: [bh, bw, .., n]."""
     block, each = region.block, own.shape[-1]
     logits = zeros(block, "logits", (*own.shape[2:-1], w.logits))
@@ -104,7 +104,7 @@ def of_all_columns(region: Region, w: Experts, own: np.ndarray) -> np.ndarray:
     return np.asarray(region.sums.x(logits))
 
 
-def routed(w: Experts, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def routed(w: MeshExperts, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Logits [.., n] to experts and shares, [.., top]."""
     chosen, shares = route(logits[..., : w.count].reshape(-1, w.count), w.top, w.renormalise)
     return chosen.reshape(*logits.shape[:-1], w.top), shares.reshape(*logits.shape[:-1], w.top)

@@ -19,7 +19,7 @@ class Overlap:
 
 
 @dataclass(frozen=True)
-class Grid:
+class RegionGrid:
     """columns x rows regions of width x height cores, numbered row by row from the north-west."""
 
     columns: int
@@ -64,11 +64,11 @@ class Grid:
                 )  # fmt: skip
 
 
-def whole(mesh: Mesh) -> Grid:
-    return Grid(1, 1, mesh.width, mesh.height)
+def whole(mesh: Mesh) -> RegionGrid:
+    return RegionGrid(1, 1, mesh.width, mesh.height)
 
 
-def parse_grid(size: str | tuple[int, int], mesh: Mesh) -> Grid:
+def parse_grid(size: str | tuple[int, int], mesh: Mesh) -> RegionGrid:
     """What --expert-grid says. UsageError where it is no grid, or does not divide the mesh."""
     text = "x".join(map(str, size)) if isinstance(size, tuple) else size
     try:
@@ -80,15 +80,15 @@ def parse_grid(size: str | tuple[int, int], mesh: Mesh) -> Grid:
             f"--expert-grid {text}: columns have to divide the mesh's width, {mesh.width}, and rows its height,"
             f" {mesh.height}"
         )
-    return Grid(columns, rows, mesh.width // columns, mesh.height // rows)
+    return RegionGrid(columns, rows, mesh.width // columns, mesh.height // rows)
 
 
-def best_grid(mesh: Mesh, experts: int) -> Grid:
+def best_grid(mesh: Mesh, experts: int) -> RegionGrid:
     """Two regions or more if the mesh can be cut so, and at most one an expert: where a core has the fewest tiles of a
     matrix, one in square regions, and of such grids the one with the most regions.
     """
     grids = [
-        Grid(columns, rows, mesh.width // columns, mesh.height // rows)
+        RegionGrid(columns, rows, mesh.width // columns, mesh.height // rows)
         for columns in range(1, min(experts, mesh.width) + 1) if mesh.width % columns == 0
         for rows in range(1, min(experts // columns, mesh.height) + 1) if mesh.height % rows == 0
     ]  # fmt: skip

@@ -30,7 +30,7 @@ from meshrt.mesh.block import Block
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.packed import Packed, Tiles
 from meshrt.programs.mesh.systems import Sums
-from meshrt.programs.mesh.whole import Whole, finish_token, largest, prompt_product, token_codes
+from meshrt.programs.mesh.whole import WholeCodes, finish_token, largest, prompt_product, token_codes
 from meshrt.records import dataclass
 
 
@@ -75,7 +75,7 @@ def product(
 
     `add_x` is the allreduce along x, which whole numbers need; experts have none.
     """
-    if isinstance(w.first, Whole):
+    if isinstance(w.first, WholeCodes):
         assert add_x is not None
         return prompt_product(block, gemm, add_x, x, w.first)
     first = gemm(x, w.first, len(w.parts)) if w.aligned else gemm(x, w.first)
@@ -120,7 +120,7 @@ def loaded(sums: Sums, w: Linear) -> None:
 def shares(block: Block, sums: Sums, x: np.ndarray, w: Linear) -> tuple[np.ndarray, np.ndarray | None]:
     """Each core's share of what comes first of x W, as `along` has it, and the scale of x if that is put into codes."""
     turned = w.turned[0]
-    if not isinstance(w.first, Whole):
+    if not isinstance(w.first, WholeCodes):
         return along(block, x, w.first, turned), None
     most = None
     if w.first.activations == "row":
@@ -131,7 +131,7 @@ def shares(block: Block, sums: Sums, x: np.ndarray, w: Linear) -> tuple[np.ndarr
 
 def second(block: Block, sums: Sums, w: Linear, first: np.ndarray, scale: np.ndarray | None = None) -> np.ndarray:
     """x W from what came first, [bh, bw, places, widths], the same all along the other axis; so is what is found."""
-    if isinstance(w.first, Whole):
+    if isinstance(w.first, WholeCodes):
         return finish_token(block, w.first, w.turned[0], first, scale)
     if w.whole:
         return first

@@ -12,7 +12,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.models.config import Config
-from meshrt.programs.mesh.grid import Grid, best_grid, parse_grid
+from meshrt.programs.mesh.grid import RegionGrid, best_grid, parse_grid
 from meshrt.programs.mesh.options import DispatchName, MeshOptions
 from meshrt.programs.routing import Routing, make_routing
 from meshrt.records import dataclass
@@ -22,7 +22,7 @@ PARTS = ("gate", "dispatch", "experts", "combine")  # of a layer with experts, i
 
 
 @dataclass
-class Tally:
+class ExpertTally:
     """What was counted of the layers with experts that ran.
 
     `tokens` that chose each expert, int [layers, experts], and by layer `passes` and the choices that were `dropped`,
@@ -64,14 +64,14 @@ class Mixture:
     router's table is cut as every matrix is. `numbers` are those of the layers with experts among all, from 0 on.
     """
 
-    grid: Grid | None
+    grid: RegionGrid | None
     dispatch: DispatchName
     capacity: int
     drop: bool
     router_cut: bool
     routing: Routing | None
     numbers: dict[int, int]
-    tally: Tally
+    tally: ExpertTally
     phases: int  # of the trees inside regions in decode
     sample: int | None  # experts of one height that run, by shape, where the last of them is counted for the others
     steps: int | None  # the same of steps of a product, and of tiles that go round a ring
@@ -122,7 +122,7 @@ def make_mixture(block: Block, config: Config, how: MeshOptions, tokens: int) ->
     if not block.payload:
         routing = make_routing(how.routing or "uniform", len(numbers), moe.experts, moe.top, how.routing_seed)
     counts = np.zeros((len(numbers), moe.experts), np.int64)
-    tally = Tally(
+    tally = ExpertTally(
         counts, counts.copy(), np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64),
         {phase: dict.fromkeys(PARTS, 0.0) for phase in ("prefill", "decode")},
     )  # fmt: skip

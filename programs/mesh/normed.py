@@ -17,12 +17,12 @@ from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.moments import merged, moments, real_along
 from meshrt.programs.mesh.packed import Tiles
 from meshrt.programs.mesh.regions import Region
-from meshrt.programs.mesh.weights import Norm
-from meshrt.programs.mesh.whole import Whole, largest, token_codes
+from meshrt.programs.mesh.weights import MeshNorm
+from meshrt.programs.mesh.whole import WholeCodes, largest, token_codes
 
 
 def normed_product(
-    config: Config, region: Region, chunks: Chunks, x: np.ndarray, norm: Norm, w: Tiles, fused: bool
+    config: Config, region: Region, chunks: Chunks, x: np.ndarray, norm: MeshNorm, w: Tiles, fused: bool
 ) -> np.ndarray:
     """rms(x) W of E_y: [bh, bw, rows, Et] -> [bh, bw, columns, Nt], the same in every row; or LayerNorm.
 
@@ -55,7 +55,7 @@ def normed_product(
 
 
 def normed_shares(
-    config: Config, region: Region, chunks: Chunks, x: np.ndarray, norm: Norm, w: Linear, fused: bool
+    config: Config, region: Region, chunks: Chunks, x: np.ndarray, norm: MeshNorm, w: Linear, fused: bool
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """rms(x) W as `normed_product` has it; of whole numbers what is to be finished by the scale that comes with it.
 
@@ -66,7 +66,7 @@ def normed_shares(
     if norm.bias is not None:
         share, scales = shares(block, sums, normed_alone(config, region, chunks, x, norm), w)
         return np.asarray(sums.y(share)), scales
-    if not isinstance(w.first, Whole):
+    if not isinstance(w.first, WholeCodes):
         return normed_product(config, region, chunks, x, norm, w.first, fused), None
     flat = x.reshape(*x.shape[:2], 1, -1)
     block.elementwise(x, 2)
@@ -95,7 +95,7 @@ def add_and_most(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return np.concatenate([left[..., :1] + right[..., :1], np.maximum(left[..., 1:], right[..., 1:])], axis=-1)
 
 
-def normed_alone(config: Config, region: Region, chunks: Chunks, x: np.ndarray, norm: Norm) -> np.ndarray:
+def normed_alone(config: Config, region: Region, chunks: Chunks, x: np.ndarray, norm: MeshNorm) -> np.ndarray:
     """RMSNorm or LayerNorm of E_y, [bh, bw, rows, Et]: an allreduce along y, of the sum of squares or of moments."""
     block, sums, weight = region.block, region.sums, norm.weight.y.astype(np.float32)[:, :, :, 0]
     if norm.bias is None:
@@ -118,7 +118,7 @@ def inverse_rms(block: Block, config: Config, squares: np.ndarray) -> np.ndarray
 
 
 def normed_and_product(
-    config: Config, region: Region, x: np.ndarray, norm: Norm, w: np.ndarray, fused: bool
+    config: Config, region: Region, x: np.ndarray, norm: MeshNorm, w: np.ndarray, fused: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """rms(x), E_y, and rms(x) W of W [bh, bw, rows, 1, Et, n], whole at every column: [bh, bw, n] at all cores; of W
     [bh, bw, rows, columns, Et, nt] what each column of cores has of that, [bh, bw, columns * nt].

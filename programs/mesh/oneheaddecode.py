@@ -31,7 +31,7 @@ from meshrt.programs.mesh.linear import Linear
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.prefill import rotate, split_heads
 from meshrt.programs.mesh.regions import Region
-from meshrt.programs.mesh.weights import Mlp
+from meshrt.programs.mesh.weights import MeshMlp
 
 # By part of a layer, as often as decode.csl has it; what is cleared, or given to an instruction as it is, is one more.
 DESCRIPTORS = {
@@ -51,7 +51,7 @@ def published_layer(
 ) -> np.ndarray:  # fmt: skip
     """x after the layer: E_y, [bh, bw, 1, Et], in the type of storage, as all that is added up."""
     block, layer, sums = region.block, region.weights.layers[number], region.sums
-    assert isinstance(layer.mlp, Mlp)
+    assert isinstance(layer.mlp, MeshMlp)
     normed = norm(config, region, x, layer.norm.weight.y)
     set_up(block, "qkv")
     q, k, v = split_heads(chunks, sums.y(products(block, normed, layer.qkv)))

@@ -26,7 +26,7 @@ from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.packed import Packed
 from meshrt.programs.mesh.regions import Region
 from meshrt.programs.mesh.units import Cut, as_units, cache_units, cut, from_units
-from meshrt.programs.mesh.weights import Experts, Layer, Mlp, Vector
+from meshrt.programs.mesh.weights import MeshExperts, MeshLayer, MeshMlp, Vector
 from meshrt.records import dataclass
 
 
@@ -53,7 +53,7 @@ def change_cores(
     mover.follow(old_block)
     family = family_of(config)
     layers = family.layers
-    route = Route(mover, cells, after, sample)
+    route = RegionRoute(mover, cells, after, sample)
     for region in after:
         for at in sampled(mover, len(region.layers), sample):
             home, number = owner[region.layers[at]]
@@ -103,7 +103,7 @@ class Dimensions:
 
 
 @dataclass(frozen=True)
-class Route:
+class RegionRoute:
     """The way from one set of regions to another: over the corner that they share, then from region to region."""
 
     mover: Block
@@ -112,10 +112,10 @@ class Route:
     sample: int | None
 
 
-def mlps(layer: Layer, to: Layer) -> list[tuple[Mlp, Mlp]]:
+def mlps(layer: MeshLayer, to: MeshLayer) -> list[tuple[MeshMlp, MeshMlp]]:
     """A layer's MLP, or those of its experts and the shared one, before and after."""
     before, after = (
-        [w] if isinstance(w, Mlp) else [*w.rounds, *([] if w.shared is None else [w.shared])]
+        [w] if isinstance(w, MeshMlp) else [*w.rounds, *([] if w.shared is None else [w.shared])]
         for w in (layer.mlp, to.mlp)
     )
     return list(zip(before, after, strict=True))
@@ -127,7 +127,7 @@ def inners(layer: forms.Layer) -> list[int]:
 
 
 def move_vector(
-    route: Route, home: Region, region: Region, vector: Vector | None, to: Vector | None, rows: Cut
+    route: RegionRoute, home: Region, region: Region, vector: Vector | None, to: Vector | None, rows: Cut
 ) -> None:  # fmt: skip
     """Numbers of E, as decode has them."""
     if vector is not None and to is not None:
@@ -135,7 +135,7 @@ def move_vector(
 
 
 def move_biases(
-    route: Route, home: Region, region: Region, w: Mlp, to: Mlp, dimensions: Dimensions, inner: int
+    route: RegionRoute, home: Region, region: Region, w: MeshMlp, to: MeshMlp, dimensions: Dimensions, inner: int
 ) -> None:
     """Those between the matrices of an MLP, as decode has them."""
     if w.up_bias_y:
@@ -147,10 +147,11 @@ def move_biases(
 
 
 def move_router(
-    route: Route, home: Region, region: Region, w: Mlp | Experts, to: Mlp | Experts, dimensions: Dimensions, rows: Cut
+    route: RegionRoute, home: Region, region: Region, w: MeshMlp | MeshExperts, to: MeshMlp | MeshExperts,
+    dimensions: Dimensions, rows: Cut,
 ) -> None:  # fmt: skip
     """What decode decides by: whole at every column, or cut as any matrix, before and after."""
-    if isinstance(w, Mlp) or isinstance(to, Mlp):
+    if isinstance(w, MeshMlp) or isinstance(to, MeshMlp):
         return
     if w.router_cut:
         move(route, home, region, w.router_y, to.router_y, dimensions.cut("x", w.logits), rows)
@@ -163,7 +164,7 @@ def move_router(
 
 
 def move_linear(
-    route: Route, home: Region, region: Region, w: Linear, to: Linear, dimensions: Dimensions, rows: str | int,
+    route: RegionRoute, home: Region, region: Region, w: Linear, to: Linear, dimensions: Dimensions, rows: str | int,
     columns: str | int,
 ) -> None:  # fmt: skip
     """Matrices with these rows and columns: as one if all are whole, else one by one, and their factors. Tiles of codes
@@ -190,7 +191,7 @@ def move_linear(
 
 
 def move(
-    route: Route, home: Region, region: Region, tiles: np.ndarray | None, to: np.ndarray | None, x: Cut | None,
+    route: RegionRoute, home: Region, region: Region, tiles: np.ndarray | None, to: np.ndarray | None, x: Cut | None,
     y: Cut | None, rows_last: bool = False,
 ) -> None:  # fmt: skip
     """Fill `to` with what `tiles` has. Without a cut along x or y the vector is the same all along it."""
@@ -201,7 +202,7 @@ def move(
         to[...] = from_units(units, to.shape, x, y, rows_last)
 
 
-def move_cache(route: Route, home: Region, number: int, region: Region, at: int, heads: Cut) -> None:
+def move_cache(route: RegionRoute, home: Region, number: int, region: Region, at: int, heads: Cut) -> None:
     """Keys and values of one layer: their heads' numbers along x, their tokens along y, evenly over the new rows."""
     tokens = int(home.cache.held.sum())
     if at == 0:
@@ -218,7 +219,9 @@ def move_cache(route: Route, home: Region, number: int, region: Region, at: int,
         region.cache.data[:, :, : fullest[1], at] = units.reshape(*units.shape[:5], -1)
 
 
-def travel(route: Route, home: Block, region: Region, tiles: np.ndarray, x: Cut | None, y: Cut | None) -> np.ndarray:
+def travel(
+    route: RegionRoute, home: Block, region: Region, tiles: np.ndarray, x: Cut | None, y: Cut | None
+) -> np.ndarray:
     """[bh, bw, places along x, numbers, places along y] of the old cores -> [bh, bw, along y, along x, numbers]."""
     mover, memory = route.mover, route.mover.memory
     numbers = mover.tiles("numbers of a matrix", tiles.shape[2:], tiles.dtype)

@@ -14,15 +14,15 @@ from meshrt.models.errors import ModelError
 from meshrt.models.quantize.folder import check_tensors
 from meshrt.models.quantize.form import Quantized
 from meshrt.models.quantize.packing import pack, unpack
-from meshrt.programs.mesh.grid import Grid
+from meshrt.programs.mesh.grid import RegionGrid
 from meshrt.programs.mesh.packed import Packed
 from meshrt.programs.mesh.tileform import (
     HEADER,
     MOST_TILES,
     OF_GROUPS,
     UNIT,
-    Groups,
     Letter,
+    ScaleGroups,
     TileForm,
     elements,
     tile_form,
@@ -41,7 +41,7 @@ class Numbered:
 
 
 def pack_matrices(
-    block: Block, checkpoint: Checkpoint | None, grid: Grid, matrices: Sequence[tuple[Same, np.ndarray]],
+    block: Block, checkpoint: Checkpoint | None, grid: RegionGrid, matrices: Sequence[tuple[Same, np.ndarray]],
     rows: np.ndarray, dtype: np.dtype[Any], turned: bool, apart: bool,
 ) -> Packed:  # fmt: skip
     """Matrices with an input of these rows, each with its columns, side by side; as `Reader.matrix` has whole ones.
@@ -74,7 +74,7 @@ def pack_matrices(
         tiles[..., :HEADER] = header.view(np.uint8).reshape(*tiles.shape[:-1], HEADER)
         for (same, columns), form in zip(matrices, forms, strict=True):
             if number < len(same):
-                source = Source(
+                source = MatrixSource(
                     checkpoint, same[number], form, Numbered(down, rows[down]), Numbered(across, columns[across])
                 )
                 fill(tiles, source)
@@ -95,7 +95,7 @@ def _form(same: Same) -> Quantized:
 
 
 @dataclass(frozen=True)
-class Source:
+class MatrixSource:
     """A matrix in the checkpoint, and the chunks of its inputs and outputs that are wanted."""
 
     checkpoint: Checkpoint
@@ -116,7 +116,7 @@ class Source:
         return part
 
 
-def fill(tiles: np.ndarray, source: Source) -> None:
+def fill(tiles: np.ndarray, source: MatrixSource) -> None:
     """One matrix into tiles of bytes, [.., .., .., .., bytes]: across in the first two dimensions, down in the next."""
     form, kind, lead = source.form, source.form.form, (len(source.across.table), len(source.down.table))
     codes: dict[Letter, np.ndarray] = {}
@@ -157,7 +157,7 @@ def put_codes(tiles: np.ndarray, form: TileForm, codes: dict[Letter, np.ndarray]
             tiles[..., begin:end] = packed.reshape(*dims[0], *dims[1], end - begin)
 
 
-def own_codes(source: Source, outs: np.ndarray) -> np.ndarray:
+def own_codes(source: MatrixSource, outs: np.ndarray) -> np.ndarray:
     """The matrix's codes of chunks of its outputs, [chunks, down, Kt, Nt]; 0 where there are none."""
     bits, ins = source.form.form.bits, source.down.table
     out, into = outs[outs >= 0], ins[ins >= 0]
@@ -175,7 +175,7 @@ def own_codes(source: Source, outs: np.ndarray) -> np.ndarray:
     return placed.reshape(*outs.shape, *ins.shape).transpose(0, 2, 3, 1)
 
 
-def of_groups(source: Source, name: str) -> np.ndarray:
+def of_groups(source: MatrixSource, name: str) -> np.ndarray:
     """Scale, zero or offset of the groups of each tile's rows, [across, down, groups, Nt]; 0 where there are none.
 
     A tile whose rows are all padding has those of the first group: sums of whole numbers are multiplied by them at
@@ -199,7 +199,7 @@ def padded(values: np.ndarray, rows: np.ndarray | None, columns: np.ndarray | No
 
 
 def factor_codes(
-    source: Source, letter: Letter, chunks: Numbered, groups: Groups, shape: tuple[int, int]
+    source: MatrixSource, letter: Letter, chunks: Numbered, groups: ScaleGroups, shape: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Codes of U^T [across, 1, rank, Nt] or V^T [1, down, Kt, rank], and their scales, [.., groups]."""
     kind = source.form.form

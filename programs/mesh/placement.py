@@ -16,13 +16,13 @@ from meshrt.mesh.repeat import sampled
 from meshrt.programs.mesh.linear import Linear
 from meshrt.programs.mesh.meshgemm import coming_in, in_flight
 from meshrt.programs.mesh.packed import Packed, Tiles
-from meshrt.programs.mesh.weights import Mlp, Weights
+from meshrt.programs.mesh.weights import MeshMlp, MeshWeights
 
 
 def move_weights(
-    block: Block, rings: Rings, weights: Weights, sample: int | None = None, inner: Rings | None = None,
+    block: Block, rings: Rings, weights: MeshWeights, sample: int | None = None, inner: Rings | None = None,
     steps: int | None = None,
-) -> Weights:  # fmt: skip
+) -> MeshWeights:  # fmt: skip
     """Re-place what decode has turned, W_O and W_down above all, in every layer: rows along x, columns along y. `inner`
     are the rings inside regions of experts, where there are such. With `sample` and `steps`, by shape, only so many
     layers are moved, and in as many steps each, and the last is counted for the others.
@@ -36,7 +36,7 @@ def move_weights(
             qkv=turn_linear(on_all, layer.qkv),
             out=turn_linear(on_all, layer.out),
             mlp=turn_mlp(on_all, layer.mlp)
-            if isinstance(layer.mlp, Mlp)
+            if isinstance(layer.mlp, MeshMlp)
             else replace(
                 layer.mlp,
                 rounds=tuple(turn_mlp(inside, mlp) for mlp in layer.mlp.rounds),
@@ -50,7 +50,7 @@ def move_weights(
 Turn = Callable[[np.ndarray], np.ndarray]  # of tiles, over the diagonal of the mesh or of each region
 
 
-def turn_mlp(turn: Turn, w: Mlp) -> Mlp:
+def turn_mlp(turn: Turn, w: MeshMlp) -> MeshMlp:
     return replace(w, up=turn_linear(turn, w.up), down=turn_linear(turn, w.down))
 
 

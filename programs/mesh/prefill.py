@@ -22,7 +22,7 @@ from meshrt.models.config import Config
 from meshrt.models.family import family_of
 from meshrt.models.rope import cos_sin
 from meshrt.programs.mesh.activations import activated, cap
-from meshrt.programs.mesh.cache import Cache
+from meshrt.programs.mesh.cache import TokenCache
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.crossings import cross_matrix
 from meshrt.programs.mesh.headnorms import norm_heads
@@ -31,7 +31,7 @@ from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.promptnorm import normed
 from meshrt.programs.mesh.regions import Region, layers_timed, multiplying
 from meshrt.programs.mesh.systems import Sums
-from meshrt.programs.mesh.weights import Experts
+from meshrt.programs.mesh.weights import MeshExperts
 from meshrt.records import dataclass
 
 
@@ -227,7 +227,7 @@ def rotate(block: Block, x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.
     return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
 
 
-def store(block: Block, cache: Cache, number: int, k: np.ndarray, v: np.ndarray, positions: PromptCut) -> None:
+def store(block: Block, cache: TokenCache, number: int, k: np.ndarray, v: np.ndarray, positions: PromptCut) -> None:
     """Keys and values of this layer, in the rows that computed them; the first layer counts the tokens."""
     if number == 0:
         row_tokens = positions.chunk_length * k.shape[2]
@@ -269,7 +269,7 @@ def feed_forward(
     block, layer = region.block, region.weights.layers[number]
     inputs = normed(config, chunks, region, x, layer.mlp_norm)
     w = layer.mlp
-    if isinstance(w, Experts):
+    if isinstance(w, MeshExperts):
         from meshrt.programs.mesh.promptexperts import experts_of_prompt  # 64 ranks import what few models need
 
         return experts_of_prompt(region, chunks, w, region.layers[number], inputs, positions.length)

@@ -23,11 +23,11 @@ from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.regionexperts import in_regions
 from meshrt.programs.mesh.regions import Region, multiplying
 from meshrt.programs.mesh.systems import NO_PRODUCTS
-from meshrt.programs.mesh.weights import Experts, Mlp
+from meshrt.programs.mesh.weights import MeshExperts, MeshMlp
 
 
 def experts_of_prompt(
-    region: Region, chunks: Chunks, w: Experts, number: int, normed: np.ndarray, length: int
+    region: Region, chunks: Chunks, w: MeshExperts, number: int, normed: np.ndarray, length: int
 ) -> np.ndarray:
     """What the experts of layer `number` make of rms(X), each token's added up in order of their number, and the shared
     one's.
@@ -52,7 +52,7 @@ def experts_of_prompt(
     return out
 
 
-def mlp(region: Region, w: Mlp, x: np.ndarray, shares: np.ndarray | None) -> np.ndarray:
+def mlp(region: Region, w: MeshMlp, x: np.ndarray, shares: np.ndarray | None) -> np.ndarray:
     """SwiGLU of tokens x, whose shares [.., Lt, 1] multiply what is between the matrices."""
     block, gemm = region.block, region.products.gemm
     gate_up = product(block, gemm, x, w.up)
@@ -77,7 +77,7 @@ def in_turn(region: Region, heights: np.ndarray) -> Iterator[int]:
             yield alike[at]
 
 
-def dense(region: Region, w: Experts, choice: PromptChoice, normed: np.ndarray) -> np.ndarray:
+def dense(region: Region, w: MeshExperts, choice: PromptChoice, normed: np.ndarray) -> np.ndarray:
     block = region.block
     out = zeros(block, "outputs of experts", normed.shape[2:])
     chosen = own_rows(block, choice)
@@ -89,7 +89,7 @@ def dense(region: Region, w: Experts, choice: PromptChoice, normed: np.ndarray) 
     return out
 
 
-def padded(region: Region, w: Experts, choice: PromptChoice, normed: np.ndarray, fullest: np.ndarray) -> np.ndarray:
+def padded(region: Region, w: MeshExperts, choice: PromptChoice, normed: np.ndarray, fullest: np.ndarray) -> np.ndarray:
     """`fullest`, int [n]: the most tokens of a row of tiles that an expert has."""
     block = region.block
     out = zeros(block, "outputs of experts", normed.shape[2:])
@@ -112,7 +112,7 @@ def padded(region: Region, w: Experts, choice: PromptChoice, normed: np.ndarray,
     return out
 
 
-def fullest_rows(region: Region, w: Experts, choice: PromptChoice) -> np.ndarray:
+def fullest_rows(region: Region, w: MeshExperts, choice: PromptChoice) -> np.ndarray:
     """The most tokens that an expert has of any row of tiles, int [n], agreed along y."""
     block = region.block
     counts = (choice.experts[..., None] == np.arange(w.count)).sum(axis=(1, 2))  # [P, n]

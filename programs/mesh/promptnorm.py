@@ -8,10 +8,10 @@ from meshrt.models.config import Config
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.moments import merged, moments, real_along
 from meshrt.programs.mesh.regions import Region
-from meshrt.programs.mesh.weights import Norm
+from meshrt.programs.mesh.weights import MeshNorm
 
 
-def normed(config: Config, chunks: Chunks, region: Region, x: np.ndarray, norm: Norm) -> np.ndarray:
+def normed(config: Config, chunks: Chunks, region: Region, x: np.ndarray, norm: MeshNorm) -> np.ndarray:
     """RMSNorm or LayerNorm of [bh, bw, rows, columns, Lt, Et]."""
     block = region.block
     if norm.bias is None:

@@ -16,7 +16,7 @@ from meshrt.programs.mesh.options import MeshOptions
 from meshrt.programs.mesh.packed import Packed
 from meshrt.programs.mesh.regions import Region
 from meshrt.programs.mesh.tileform import HEADER, OF_GROUPS
-from meshrt.programs.mesh.weights import Layer, Mlp
+from meshrt.programs.mesh.weights import MeshLayer, MeshMlp
 
 
 def check_quantized(config: Config, how: MeshOptions) -> None:
@@ -105,9 +105,9 @@ def core_bytes(region: Region) -> Counter[str]:
     return nbytes
 
 
-def packed_of(layer: Layer) -> Iterator[Packed]:
+def packed_of(layer: MeshLayer) -> Iterator[Packed]:
     mlp = layer.mlp
-    mlps = [mlp] if isinstance(mlp, Mlp) else [*mlp.rounds, *([] if mlp.shared is None else [mlp.shared])]
+    mlps = [mlp] if isinstance(mlp, MeshMlp) else [*mlp.rounds, *([] if mlp.shared is None else [mlp.shared])]
     for linear in (layer.qkv, layer.out, *(linear for mlp in mlps for linear in (mlp.up, mlp.down))):
         assert isinstance(linear.first, Packed)
         yield linear.first

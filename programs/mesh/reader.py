@@ -11,14 +11,14 @@ from meshrt.models import matrix as forms
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.quantize.form import Quantized
 from meshrt.programs.mesh.chunks import Chunks, plain
-from meshrt.programs.mesh.grid import Grid
+from meshrt.programs.mesh.grid import RegionGrid
 from meshrt.programs.mesh.linear import Linear, Member
 from meshrt.programs.mesh.published import aligned_rows
 from meshrt.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)
-class Reader:
+class WeightReader:
     """Reads into core memory, in the storage type; zeros without a checkpoint. `turned` is decode's layout, and `grid`
     what matrices are cut over.
     """
@@ -28,7 +28,7 @@ class Reader:
     checkpoint: Checkpoint | None
     dtype: np.dtype[Any]
     turned: bool
-    grid: Grid
+    grid: RegionGrid
     apart: bool = False  # compensators of quantized matrices have products of their own
     aligned: bool = False  # a layer's matrices lie as the published programs have them (published.py)
 
@@ -41,7 +41,7 @@ class Reader:
         """
         if isinstance(matrices[0][0][0].form, Quantized):  # where one matrix of a model is, all are
             from meshrt.programs.mesh.packing import pack_matrices
-            from meshrt.programs.mesh.whole import Whole
+            from meshrt.programs.mesh.whole import WholeCodes
 
             packed = pack_matrices(
                 self.block,
@@ -55,7 +55,7 @@ class Reader:
             )
             activations = matrices[0][0][0].form.activations
             if activations is not None:
-                packed = Whole(packed.data, packed.forms, packed.dtype, activations=activations)
+                packed = WholeCodes(packed.data, packed.forms, packed.dtype, activations=activations)
             return Linear(packed, tuple(Member(columns.shape[1]) for _, columns in matrices), turned)
         first: list[tuple[Sequence[str], np.ndarray]] = []
         parts = []

@@ -25,14 +25,14 @@ from meshrt.mesh.wires import fabric, routes, software, tally
 from meshrt.mesh.wires.tables import installed
 from meshrt.programs.mesh.activations import swiglu
 from meshrt.programs.mesh.chunks import Chunks
-from meshrt.programs.mesh.dispatch import Moves, carry
+from meshrt.programs.mesh.dispatch import PieceMoves, carry
 from meshrt.programs.mesh.gate import PromptChoice, block_rows, timed
-from meshrt.programs.mesh.grid import Grid, whole
+from meshrt.programs.mesh.grid import RegionGrid, whole
 from meshrt.programs.mesh.heat import Heat, Part, no_heat, told
 from meshrt.programs.mesh.linear import product
 from meshrt.programs.mesh.meshgemm import meshgemm, zeros
 from meshrt.programs.mesh.regions import Region
-from meshrt.programs.mesh.weights import Experts, Mlp
+from meshrt.programs.mesh.weights import MeshExperts, MeshMlp
 from meshrt.records import dataclass
 
 
@@ -40,7 +40,7 @@ from meshrt.records import dataclass
 class Places:
     """Where tokens are at home, and where an expert's places are: sizes of a core, and of a tile in a region."""
 
-    grid: Grid
+    grid: RegionGrid
     rows: int  # of tiles at home
     length: int  # Lt at home
     width: int  # columns * Et at home
@@ -63,7 +63,7 @@ class Places:
 
 
 def in_regions(
-    region: Region, chunks: Chunks, w: Experts, number: int, choice: PromptChoice, normed: np.ndarray
+    region: Region, chunks: Chunks, w: MeshExperts, number: int, choice: PromptChoice, normed: np.ndarray
 ) -> np.ndarray:
     """What the experts make of rms(X), L_y E_x; the shared one apart."""
     block, mixture = region.block, region.mixture
@@ -98,7 +98,7 @@ def in_regions(
         return block.memory.keep("outputs of experts", np.ascontiguousarray(out.swapaxes(3, 4)))
 
 
-def add_up_counts(block: Block, w: Experts, choice: PromptChoice) -> np.ndarray:
+def add_up_counts(block: Block, w: MeshExperts, choice: PromptChoice) -> np.ndarray:
     """How many tokens each expert has, int [n], as the mesh finds it: row by row down the columns, and back up."""
     mesh = block.mesh
     of_row = (choice.experts[..., None] == np.arange(w.count)).sum(axis=(1, 2)).reshape(mesh.height, -1, w.count)
@@ -139,8 +139,8 @@ def members(
 
 
 def one_pass(
-    region: Region, mlp: Mlp, tiles: np.ndarray, made: np.ndarray, tokens: list[np.ndarray], choices: list[np.ndarray],
-    of_round: range, places: Places, heat: Heat,
+    region: Region, mlp: MeshMlp, tiles: np.ndarray, made: np.ndarray, tokens: list[np.ndarray],
+    choices: list[np.ndarray], of_round: range, places: Places, heat: Heat,
 ) -> None:  # fmt: skip
     """Some tokens to the experts of a round, and what these make of them, into `made`."""
     block, mixture, grid = region.block, region.mixture, places.grid
@@ -168,12 +168,12 @@ def one_pass(
         x = go("x", x, recut.back(), grid.columns * places.width)
         x = x.reshape(*block.lead, grid.columns, -1, places.of_core).swapaxes(3, 4)
         x = block.memory.keep("outputs of regions", x.reshape(*block.lead, across, -1).copy())
-        to = Moves(down.to_core, down.to_place, down.core, down.place * places.top + np.concatenate(choices))
+        to = PieceMoves(down.to_core, down.to_place, down.core, down.place * places.top + np.concatenate(choices))
         made += go("y", x, to, made.shape[2], pairs=heat.pairs["combine"])
         block.elementwise(made)
 
 
-def along_y(tokens: list[np.ndarray], places: Places) -> Moves:
+def along_y(tokens: list[np.ndarray], places: Places) -> PieceMoves:
     """From home to the rows of cores that have the experts' places, in every column of the mesh."""
     grid, at_home, ways = places.grid, places.rows * places.length, []
     for number, token in enumerate(tokens):
@@ -183,10 +183,10 @@ def along_y(tokens: list[np.ndarray], places: Places) -> Moves:
         to_place = column * places.of_core + tile * places.tokens + slot
         ways.append(np.stack([token // at_home, token % at_home, row * grid.height + core, to_place]))
     core, place, to_core, to_place = np.concatenate(ways, axis=1)
-    return Moves(core, place, to_core, to_place)
+    return PieceMoves(core, place, to_core, to_place)
 
 
-def along_x(places: Places) -> Moves:
+def along_x(places: Places) -> PieceMoves:
     """Every number of E, of all of a core's tokens for a region, from the mesh's columns to that region's."""
     grid, number, ways = places.grid, np.arange(places.embedding), []
     each = grid.tile_columns * places.of_tile
@@ -196,7 +196,7 @@ def along_x(places: Places) -> Moves:
         ways.append(np.stack([core, column * places.width + place, column * grid.width + to_core, to_place]))
     moves = np.concatenate(ways, axis=1)
     packet = np.cumsum(np.append(False, (np.diff(moves[[0, 2]], axis=1) != 0).any(axis=0)))
-    return Moves(moves[0], moves[1], moves[2], moves[3], packet)
+    return PieceMoves(moves[0], moves[1], moves[2], moves[3], packet)
 
 
 def own_shares(block: Block, came: np.ndarray, of_round: range, places: Places) -> np.ndarray:
@@ -214,7 +214,9 @@ def own_shares(block: Block, came: np.ndarray, of_round: range, places: Places) 
     return block.memory.keep("shares", chosen.reshape(*block.lead, grid.tile_rows, 1, places.tokens, 1))
 
 
-def multiply(block: Block, grid: Grid, w: Mlp, x: np.ndarray, shares: np.ndarray, sample: int | None) -> np.ndarray:
+def multiply(
+    block: Block, grid: RegionGrid, w: MeshMlp, x: np.ndarray, shares: np.ndarray, sample: int | None
+) -> np.ndarray:
     """The MLPs of all regions at once, each its own tokens."""
     with rings_in_regions(block, grid.width, grid.height) as rings:
         gemm = partial(meshgemm, block, rings, sample=sample)

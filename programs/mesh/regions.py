@@ -18,12 +18,12 @@ from meshrt.mesh.device import Device
 from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.models.family import family_of, first_unlike
-from meshrt.programs.mesh.cache import Cache, Policy, kv_cache, stairs
+from meshrt.programs.mesh.cache import Policy, TokenCache, kv_cache, stairs
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.crossings import Crossing, matrix_crossing, vector_crossing, way_back
 from meshrt.programs.mesh.mixture import Mixture
 from meshrt.programs.mesh.systems import NO_PRODUCTS, NO_SUMS, Products, Programs, Sums, open_products, open_system
-from meshrt.programs.mesh.weights import Weights, load_weights
+from meshrt.programs.mesh.weights import MeshWeights, load_weights
 from meshrt.records import dataclass
 
 
@@ -33,8 +33,8 @@ class Region:
 
     block: Block
     layers: range
-    weights: Weights
-    cache: Cache
+    weights: MeshWeights
+    cache: TokenCache
     sums: Sums = NO_SUMS
     products: Products = NO_PRODUCTS
     crossing: Crossing | None = None  # from the region before; in decode, to the first region from the last one

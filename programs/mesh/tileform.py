@@ -31,7 +31,7 @@ Letter = Literal["w", "u", "v"]
 
 
 @dataclass(frozen=True, eq=False)
-class Groups:
+class ScaleGroups:
     """Of the elements of each of P tiles: which groups they are in.
 
     `number`, int [P, elements], is that of an element's group among those of the tile, and `which`, int [P, count],
@@ -46,7 +46,7 @@ class Groups:
         return int(self.which.shape[1])
 
 
-def find_groups(elements: np.ndarray, group: int) -> Groups:
+def find_groups(elements: np.ndarray, group: int) -> ScaleGroups:
     """Elements, int [P, n], are places in an array that is cut into groups; -1: no element."""
     of = np.where(elements < 0, -1, elements // group)
     at = np.argsort(of, axis=1, kind="stable")
@@ -59,7 +59,7 @@ def find_groups(elements: np.ndarray, group: int) -> Groups:
     which = np.full((len(elements), int(rank.max()) + 1), -1)
     tile, place = np.nonzero(fresh)
     which[tile, rank[tile, place]] = ordered[tile, place]
-    return Groups(number, which)
+    return ScaleGroups(number, which)
 
 
 def elements(letter: Letter, table: np.ndarray, rank: int, inputs: int) -> np.ndarray:
@@ -75,12 +75,12 @@ def elements(letter: Letter, table: np.ndarray, rank: int, inputs: int) -> np.nd
 
 
 @lru_cache(maxsize=64)
-def _groups(letter: Letter, table: bytes, sides: int, rank: int, inputs: int, group: int) -> Groups:
+def _groups(letter: Letter, table: bytes, sides: int, rank: int, inputs: int, group: int) -> ScaleGroups:
     chunks = np.frombuffer(table, np.int64).reshape(sides, -1)
     return find_groups(elements(letter, chunks, rank, inputs), group)
 
 
-def groups_of(letter: Letter, table: np.ndarray, rank: int, inputs: int, group: int) -> Groups:
+def groups_of(letter: Letter, table: np.ndarray, rank: int, inputs: int, group: int) -> ScaleGroups:
     """Those of the tiles of one matrix or factor; kept, since all layers have the same."""
     key = np.ascontiguousarray(table, np.int64).tobytes()
     return _groups(letter, key, len(table), rank, inputs, group)
@@ -96,9 +96,9 @@ class TileForm:
     kt: int
     nt: int
     begin: int
-    rows: Groups
-    u: Groups | None
-    v: Groups | None
+    rows: ScaleGroups
+    u: ScaleGroups | None
+    v: ScaleGroups | None
 
     @property
     def coded_factors(self) -> bool:

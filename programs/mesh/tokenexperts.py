@@ -20,15 +20,17 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.mesh.collectives.remap import remap
 from meshrt.programs.mesh.activations import swiglu
-from meshrt.programs.mesh.gate import Choice, timed
-from meshrt.programs.mesh.grid import Grid
+from meshrt.programs.mesh.gate import ExpertChoice, timed
+from meshrt.programs.mesh.grid import RegionGrid
 from meshrt.programs.mesh.linear import along, second
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.regions import Region
-from meshrt.programs.mesh.weights import Experts, Mlp
+from meshrt.programs.mesh.weights import MeshExperts, MeshMlp
 
 
-def experts_of_token(region: Region, w: Experts, choice: Choice, normed: np.ndarray, hidden: int) -> np.ndarray:
+def experts_of_token(
+    region: Region, w: MeshExperts, choice: ExpertChoice, normed: np.ndarray, hidden: int
+) -> np.ndarray:
     """E_y of rms(x), [bh, bw, rows, Et], to the sum of what its experts make of it, in order of their number.
 
     E is `hidden`.
@@ -46,7 +48,7 @@ def experts_of_token(region: Region, w: Experts, choice: Choice, normed: np.ndar
     return result
 
 
-def _split(region: Region, w: Experts, choice: Choice, normed: np.ndarray) -> np.ndarray:
+def _split(region: Region, w: MeshExperts, choice: ExpertChoice, normed: np.ndarray) -> np.ndarray:
     block, sums = region.block, region.sums
     mlps = [w.rounds[number] for number in choice.experts]
     shares: list[np.ndarray | None] = [choice.shares[:, :, None, at : at + 1] for at in range(len(mlps))]
@@ -79,7 +81,9 @@ def _split(region: Region, w: Experts, choice: Choice, normed: np.ndarray) -> np
     return result
 
 
-def _in_regions(region: Region, grid: Grid, w: Experts, choice: Choice, normed: np.ndarray, hidden: int) -> np.ndarray:
+def _in_regions(
+    region: Region, grid: RegionGrid, w: MeshExperts, choice: ExpertChoice, normed: np.ndarray, hidden: int
+) -> np.ndarray:
     block, sums = region.block, region.sums
     assert region.mixture is not None
     taken = [divmod(expert, grid.count) for expert in choice.experts]  # (round, region)
@@ -116,7 +120,7 @@ def _in_regions(region: Region, grid: Grid, w: Experts, choice: Choice, normed: 
     return np.asarray(sums.x(out))
 
 
-def _add_shared(region: Region, w: Mlp, choice: Choice, normed: np.ndarray, out: np.ndarray) -> None:
+def _add_shared(region: Region, w: MeshMlp, choice: ExpertChoice, normed: np.ndarray, out: np.ndarray) -> None:
     """What each core has of the shared expert's output."""
     block, sums = region.block, region.sums
     hidden = swiglu(block, second(block, sums, w.up, sums.y(along(block, normed, w.up.first, False))))
@@ -137,13 +141,13 @@ def _bounds(block: Block, low: int, high: int, each: int, size: int) -> np.ndarr
     return np.clip((np.arange(block.mesh.height + 1) - low) * each, 0, min(size, (high - low) * each))
 
 
-def _columns(block: Block, grid: Grid, numbers: list[int], row: int) -> np.ndarray:
+def _columns(block: Block, grid: RegionGrid, numbers: list[int], row: int) -> np.ndarray:
     """The columns of cores, bool [W], of those of the regions that are in that row of the grid."""
     columns = [number % grid.columns for number in numbers if number // grid.columns == row]
     return np.isin(np.arange(block.mesh.width) // grid.width, columns)
 
 
-def _cores(block: Block, grid: Grid, number: int) -> np.ndarray:
+def _cores(block: Block, grid: RegionGrid, number: int) -> np.ndarray:
     """The cores of this block that are in the region, bool [bh, bw]."""
     cores = np.zeros(block.shape, bool)
     for region, part in grid.parts(block.mesh):

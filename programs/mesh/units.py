@@ -9,7 +9,7 @@ import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.mesh import Mesh
-from meshrt.programs.mesh.cache import Cache
+from meshrt.programs.mesh.cache import TokenCache
 from meshrt.records import dataclass
 
 
@@ -74,7 +74,7 @@ def from_units(units: np.ndarray, shape: tuple[int, ...], x: Cut | None, y: Cut 
     return split.reshape(shape)
 
 
-def cache_units(cache: Cache, number: int, fullest: int, heads: Cut) -> np.ndarray:
+def cache_units(cache: TokenCache, number: int, fullest: int, heads: Cut) -> np.ndarray:
     """Keys and values of one layer as in `as_units`: [bh, bw, units along x, 2 * kv * 2, tokens]."""
     data = cache.data[:, :, :fullest, number]  # [bh, bw, tokens, 2, kv, columns * 2 * pairs]
     columns, pairs = heads.chunks[0], heads.units[0]

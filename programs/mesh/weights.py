@@ -16,9 +16,9 @@ from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.models.family import Family, family_of
 from meshrt.programs.mesh.chunks import Chunks, plain
-from meshrt.programs.mesh.grid import Grid, whole
+from meshrt.programs.mesh.grid import RegionGrid, whole
 from meshrt.programs.mesh.linear import Linear
-from meshrt.programs.mesh.reader import Reader
+from meshrt.programs.mesh.reader import WeightReader
 from meshrt.records import dataclass
 
 
@@ -31,7 +31,7 @@ class Vector:
 
 
 @dataclass(frozen=True, eq=False)
-class Norm:
+class MeshNorm:
     """RMSNorm, or with a bias LayerNorm."""
 
     weight: Vector
@@ -39,7 +39,7 @@ class Norm:
 
 
 @dataclass(frozen=True, eq=False)
-class Mlp:
+class MeshMlp:
     """An MLP's matrices at every core. In decode what is between them lies along x, or along y (linear.py)."""
 
     up: Linear  # E -> 2 F: gate, then up; F alone where there is no gate
@@ -52,7 +52,7 @@ class Mlp:
 
 
 @dataclass(frozen=True, eq=False)
-class Experts:
+class MeshExperts:
     """A layer's experts at every core: number i in region i mod R of the grid, in round i // R of those there.
 
     The router's table, and the gate of the shared expert as its last column, is whole at every line of cores: [bh, bw,
@@ -62,8 +62,8 @@ class Experts:
 
     router_x: np.ndarray
     router_y: np.ndarray
-    rounds: tuple[Mlp, ...]
-    shared: Mlp | None
+    rounds: tuple[MeshMlp, ...]
+    shared: MeshMlp | None
     top: int
     renormalise: bool
     count: int
@@ -75,36 +75,36 @@ class Experts:
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class MeshLayer:
     """One layer's weights at every core.
 
     Vectors, [bh, bw, rows, columns, size], are kept along x for prefill and, where decode needs them, along y as well
     (E of a core's row). `window` and `rope` are those of models/matrix.py.
     """
 
-    norm: Norm
+    norm: MeshNorm
     qkv: Linear  # E -> (heads + 2 kv heads) D, heads being those of a group
     qkv_bias: np.ndarray | None  # [bh, bw, 1, columns, (heads + 2 kv heads) Dt]
     out: Linear  # heads D -> E
     out_bias: Vector | None
-    mlp_norm: Norm
-    mlp: Mlp | Experts
+    mlp_norm: MeshNorm
+    mlp: MeshMlp | MeshExperts
     head_norms: np.ndarray | None  # [bh, bw, 1, columns, ..]: of queries, then keys; of one head, or of all
-    after_attention: Norm | None
-    after_mlp: Norm | None
+    after_attention: MeshNorm | None
+    after_mlp: MeshNorm | None
     window: int | None
     rope: int
 
     def vectors(self) -> list[Vector | None]:
         """All there are of E."""
-        mlp_bias = self.mlp.down_bias if isinstance(self.mlp, Mlp) else None
+        mlp_bias = self.mlp.down_bias if isinstance(self.mlp, MeshMlp) else None
         norms = self.norm, self.mlp_norm, self.after_attention, self.after_mlp
         both = [vector for norm in norms if norm is not None for vector in (norm.weight, norm.bias)]
         return [*both, self.out_bias, mlp_bias]
 
 
 @dataclass(frozen=True, eq=False)
-class Weights:
+class MeshWeights:
     """Layers of a model on a mesh, the embedding with the first and the head with the last of them.
 
     `table` and `head` are [Et, Vt] tiles, one array where the embeddings are tied; `positions` is a table as well.
@@ -113,27 +113,30 @@ class Weights:
     table: np.ndarray | None
     positions: np.ndarray | None
     head: np.ndarray | None
-    norm: Norm | None
-    layers: tuple[Layer, ...]
+    norm: MeshNorm | None
+    layers: tuple[MeshLayer, ...]
 
 
-NO_WEIGHTS = Weights(None, None, None, None, ())
+NO_WEIGHTS = MeshWeights(None, None, None, None, ())
 
 
 def load_weights(
     block: Block, config: Config, chunks: Chunks, checkpoint: Checkpoint | None, dtype: Any, layers: range,
-    turned: bool = False, grid: Grid | None = None, apart: bool = False, router_cut: bool = False,
+    turned: bool = False, grid: RegionGrid | None = None, apart: bool = False, router_cut: bool = False,
     aligned: bool = False,
-) -> Weights:  # fmt: skip
+) -> MeshWeights:  # fmt: skip
     """Read this rank's part of every tensor of these layers into core memory, in the storage type. LimitError.
 
     The first layer comes with the embedding, the last one with the final norm and the head. Without a checkpoint
     (no payloads) everything is zero. `turned` is decode's layout. `grid` has
-    the regions of experts: without one each expert lies over the whole mesh. `apart` and `aligned` are those of Reader.
-    With `router_cut` routers' tables are cut over columns too.
+    the regions of experts: without one each expert lies over the whole mesh. `apart` and `aligned` are those of
+    WeightReader. With `router_cut` routers' tables are cut over columns too.
     """
     on_all = whole(block.mesh)
-    part, family = Reader(block, chunks, checkpoint, np.dtype(dtype), turned, on_all, apart, aligned), family_of(config)
+    part, family = (
+        WeightReader(block, chunks, checkpoint, np.dtype(dtype), turned, on_all, apart, aligned),
+        family_of(config),
+    )
     loaded = []
     for number in layers:
         loaded.append(_load_layer(part, family.layers[number], family, grid or on_all, router_cut))
@@ -148,25 +151,29 @@ def load_weights(
         positions = part.matrix([([family.positions], rows)], chunks.embedding)
     if last:
         head = table if tied else part.matrix([([family.head], chunks.vocabulary)], chunks.embedding)
-    return Weights(table, positions, head, _load_norm(part, family.norm, family) if last else None, tuple(loaded))
+    return MeshWeights(table, positions, head, _load_norm(part, family.norm, family) if last else None, tuple(loaded))
 
 
-def _load_norm(part: Reader, name: str, family: Family) -> Norm:
-    return Norm(_load_vector(part, name + ".weight"), _load_vector(part, name + ".bias") if family.layer_norm else None)
+def _load_norm(part: WeightReader, name: str, family: Family) -> MeshNorm:
+    return MeshNorm(
+        _load_vector(part, name + ".weight"), _load_vector(part, name + ".bias") if family.layer_norm else None
+    )
 
 
-def _load_vector(part: Reader, name: str) -> Vector:
+def _load_vector(part: WeightReader, name: str) -> Vector:
     tensor = [(name, part.chunks.embedding)]
     return Vector(part.vector(tensor, "x"), part.vector(tensor, "y"))
 
 
-def _load_layer(part: Reader, layer: forms.Layer, family: Family, grid: Grid, router_cut: bool) -> Layer:
+def _load_layer(
+    part: WeightReader, layer: forms.Layer, family: Family, grid: RegionGrid, router_cut: bool
+) -> MeshLayer:
     c = part.chunks
     heads = ([layer.q], c.queries), ([layer.k], c.keys), ([layer.v], c.keys)
     after = [
         None if name is None else _load_norm(part, name, family) for name in (layer.after_attention, layer.after_mlp)
     ]
-    return Layer(
+    return MeshLayer(
         _load_norm(part, layer.attention_norm, family),
         part.linear(heads, c.embedding, (False, False)),
         part.vector([(matrix.name + ".bias", out) for (matrix,), out in heads], "x") if layer.q.bias else None,
@@ -184,13 +191,13 @@ def _load_layer(part: Reader, layer: forms.Layer, family: Family, grid: Grid, ro
     )
 
 
-def _load_mlp(part: Reader, mlps: Sequence[forms.Mlp]) -> Mlp:
+def _load_mlp(part: WeightReader, mlps: Sequence[forms.Mlp]) -> MeshMlp:
     """One MLP, or one for each region of experts, all of one form."""
     like, sides = mlps[0], part.grid.sides
     embedding, inner = plain(like.down.columns, sides), plain(like.down.rows, sides)
     alternate = all(isinstance(matrix.form, forms.LowRank) for matrix in like.matrices())
     biases = [[(matrix.name + ".bias", inner)] for matrix in like.inner if matrix.bias]
-    return Mlp(
+    return MeshMlp(
         part.linear(
             [(same, inner) for same in zip(*(mlp.inner for mlp in mlps), strict=True)], embedding, (False, alternate)
         ),
@@ -203,14 +210,14 @@ def _load_mlp(part: Reader, mlps: Sequence[forms.Mlp]) -> Mlp:
     )
 
 
-def _load_experts(part: Reader, layer: forms.Experts, grid: Grid, router_cut: bool) -> Experts:
+def _load_experts(part: WeightReader, layer: forms.Experts, grid: RegionGrid, router_cut: bool) -> MeshExperts:
     regions = replace(part, grid=grid)
     along_x, along_y = (
         (part.routing_cut(layer.routing),) * 2
         if router_cut
         else (part.routing(layer.routing, "x"), part.routing(layer.routing, "y"))
     )
-    return Experts(
+    return MeshExperts(
         along_x,
         along_y,
         tuple(
@@ -225,7 +232,7 @@ def _load_experts(part: Reader, layer: forms.Experts, grid: Grid, router_cut: bo
     )
 
 
-def _load_head_norms(part: Reader, layer: forms.Layer, head_dim: int) -> np.ndarray | None:
+def _load_head_norms(part: WeightReader, layer: forms.Layer, head_dim: int) -> np.ndarray | None:
     """Where a norm is over each head, a core has its part of one head, since it is that of all of them."""
     c, tensors = part.chunks, []
     for norm, table, heads in zip(layer.head_norms, (c.queries, c.keys), (c.heads, c.kv_heads), strict=False):

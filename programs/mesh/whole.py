@@ -37,7 +37,7 @@ Add = Callable[..., np.ndarray]  # an allreduce: of tiles, and by what function 
 
 
 @dataclass(frozen=True)
-class Whole(Packed):
+class WholeCodes(Packed):
     """Matrices in codes that multiply activations in codes. All have groups of one size."""
 
     activations: Activations = "row"
@@ -162,7 +162,7 @@ def offsets(tiles: np.ndarray, form: TileForm) -> np.ndarray:
 
 
 def in_codes(
-    block: Block, x: np.ndarray, w: Whole, most: np.ndarray | None, chunks: np.ndarray
+    block: Block, x: np.ndarray, w: WholeCodes, most: np.ndarray | None, chunks: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Activations [.., K chunks, tokens, Kt] as what `multiply` takes, and the scale of every token where it has one.
 
@@ -193,7 +193,9 @@ def largest(block: Block, x: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:
     return block.memory.keep("largest activations", np.abs(x).max(axis=axis, keepdims=True))
 
 
-def prompt_product(block: Block, gemm: Callable[..., np.ndarray], add_x: Add, x: np.ndarray, w: Whole) -> np.ndarray:
+def prompt_product(
+    block: Block, gemm: Callable[..., np.ndarray], add_x: Add, x: np.ndarray, w: WholeCodes
+) -> np.ndarray:
     """x W in prefill: L_y K_x to L_y N_x, [bh, bw, rows, columns, Lt, Nt]."""
     most = add_x(largest(block, x, (3, -1)), np.maximum) if w.activations == "row" else None
     columns = x.shape[3]
@@ -205,7 +207,7 @@ def prompt_product(block: Block, gemm: Callable[..., np.ndarray], add_x: Add, x:
 
 
 def token_codes(
-    block: Block, x: np.ndarray, w: Whole, turned: bool, most: np.ndarray | None
+    block: Block, x: np.ndarray, w: WholeCodes, turned: bool, most: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """As `in_codes` in decode: x [bh, bw, places, Kt] of K_y, `turned` of K_x; `most` and the scale [bh, bw, 1, 1]."""
     places, mesh = x.shape[2], block.mesh
@@ -217,7 +219,7 @@ def token_codes(
     return codes[..., 0, :], None if scale is None else scale[..., 0]
 
 
-def finish_token(block: Block, w: Whole, turned: bool, total: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
+def finish_token(block: Block, w: WholeCodes, turned: bool, total: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
     """x W in decode, [bh, bw, places, Nt], of what was added up."""
     tiles = w.data[:, :, :, 0] if turned else w.data[:, :, 0]
     wide = None if scale is None else scale[..., None]

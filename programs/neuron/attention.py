@@ -18,7 +18,7 @@ from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)
-class Heads:
+class CoreHeads:
     """The heads of one NeuronCore: `kv` heads of keys and values, `group` query heads for each, of size `dim`."""
 
     kv: int
@@ -31,7 +31,7 @@ class Heads:
 
 
 @dataclass(frozen=True)
-class LayerCache:
+class NeuronLayerCache:
     """Keys [D, room] and values [room, D] of a layer, a tensor of HBM for each key and value head."""
 
     keys: tuple[Tile, ...]
@@ -39,7 +39,7 @@ class LayerCache:
 
 
 @dataclass(frozen=True)
-class Scores:
+class NeuronScores:
     """What becomes of q k^T: times `scale`, bent by a `cap`, and with a `window` seen for so many tokens only."""
 
     scale: float
@@ -55,17 +55,17 @@ class HeadNorms:
     eps: float
 
 
-def new_cache(core: NeuronCore, heads: Heads, room: int, dtype: np.dtype[Any]) -> LayerCache:
+def new_cache(core: NeuronCore, heads: CoreHeads, room: int, dtype: np.dtype[Any]) -> NeuronLayerCache:
     """Room for so many tokens."""
-    return LayerCache(
+    return NeuronLayerCache(
         tuple(nl.ndarray((heads.dim, room), dtype, buffer=core.hbm) for _ in range(heads.kv)),
         tuple(nl.ndarray((room, heads.dim), dtype, buffer=core.hbm) for _ in range(heads.kv)),
     )
 
 
 def attention(
-    qkv: Tile, heads: Heads, cache: LayerCache, turn: tuple[Tile, Tile] | None, norms: HeadNorms | None,
-    scores: Scores, identity: Tile, position: int,
+    qkv: Tile, heads: CoreHeads, cache: NeuronLayerCache, turn: tuple[Tile, Tile] | None, norms: HeadNorms | None,
+    scores: NeuronScores, identity: Tile, position: int,
 ) -> Tile:  # fmt: skip
     """qkv [T, (queries + 2 kv) D] of tokens `position`.. -> [T, queries D] in HBM; keys and values join the cache.
 
@@ -97,8 +97,8 @@ def attention(
 
 
 def rotate_and_keep(
-    qkv: Tile, heads: Heads, cache: LayerCache, turn: tuple[Tile, Tile] | None, norms: HeadNorms | None, identity: Tile,
-    position: int,
+    qkv: Tile, heads: CoreHeads, cache: NeuronLayerCache, turn: tuple[Tile, Tile] | None, norms: HeadNorms | None,
+    identity: Tile, position: int,
 ) -> list[Tile]:  # fmt: skip
     """Norms of heads; rotary embedding; keys and values to the cache; the queries transposed, [D, G T] in HBM for each
     kv head.
@@ -162,7 +162,7 @@ def times(x: Tile, factor: Tile) -> Tile:
 
 
 def attend(
-    queries: list[Tile], keys: list[Tile], values: list[Tile], begin: int, first: int, step: int, scores: Scores,
+    queries: list[Tile], keys: list[Tile], values: list[Tile], begin: int, first: int, step: int, scores: NeuronScores,
     identity: Tile,
 ) -> Tile:  # fmt: skip
     """Softmax(q k^T scale) v: queries [D, rows], keys [D, S], values [S, D], all in tiles -> [rows, D] in SBUF.

@@ -19,7 +19,7 @@ F = nl.tile_size.gemm_moving_fmax  # 512: the free axis of a moving one
 
 
 @dataclass(frozen=True)
-class Blocks:
+class BlockSizes:
     """Sizes of blocks along M, K, r and N: any numbers, of which the last block of an axis may fall short."""
 
     m: int = 1024

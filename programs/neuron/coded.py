@@ -38,7 +38,7 @@ HALF = 4  # bits of a code that shares its byte
 
 
 @dataclass(frozen=True)
-class Coded:
+class CodedTiles:
     """A matrix [in, out]. `first` is the place of its first row in that row's group, if it begins within one."""
 
     form: Quantized
@@ -130,7 +130,7 @@ def _bytes(columns: int, bits: int) -> int:
 
 def scaled(totals: Sequence[Tile], w: Any, columns: slice) -> None:
     """Sums of products with these columns of a matrix times their scales, in place, where its blocks are codes."""
-    if not isinstance(w, Coded) or not w.late:
+    if not isinstance(w, CodedTiles) or not w.late:
         return
     row = w.scale[:, columns]
     single_row = all(total.shape[0] == 1 for total in totals)
@@ -155,7 +155,7 @@ def packed(codes: np.ndarray, bits: int, symmetric: bool) -> np.ndarray:
 def place_codes(
     core: NeuronCore, checkpoint: Checkpoint | None, several: Sequence[Matrix], rows: slice, across: Sequence[slice],
     dtype: np.dtype[Any],
-) -> Coded:  # fmt: skip
+) -> CodedTiles:  # fmt: skip
     """These rows and columns of matrices with one input, side by side, in HBM; without a checkpoint, by shape."""
     form = several[0].form
     assert isinstance(form, Quantized)
@@ -187,4 +187,4 @@ def place_codes(
         codes = core.tensor_of(packed(whole, form.bits, form.shift is None), kind)
     scale = tensor("scale")
     assert scale is not None
-    return Coded(form, dtype, outs, first, codes, scale, tensor(form.shift))
+    return CodedTiles(form, dtype, outs, first, codes, scale, tensor(form.shift))

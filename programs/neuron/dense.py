@@ -9,7 +9,7 @@ from typing import Any
 from meshrt.neuron import language as nl
 from meshrt.neuron.tile import Tile
 from meshrt.programs.neuron.blocks import (
-    Blocks,
+    BlockSizes,
     Loaded,
     P,
     add_products,
@@ -23,10 +23,10 @@ from meshrt.programs.neuron.blocks import (
 )
 from meshrt.programs.neuron.coded import scaled
 
-BASELINE = Blocks(1024, 1024, 1024, 1024)
+BASELINE = BlockSizes(1024, 1024, 1024, 1024)
 
 
-def matmul(left_t: Tile, right: Tile | Loaded, blocks: Blocks, sums: Any) -> Tile:
+def matmul(left_t: Tile, right: Tile | Loaded, blocks: BlockSizes, sums: Any) -> Tile:
     """left_t [K, M], right [K, N] -> left_t^T right [M, N] in HBM. `sums`: the dtype of partial sums in SBUF."""
     (k_size, m_size), n_size = left_t.shape, right.shape[1]
     core = right.core
@@ -48,14 +48,14 @@ def matmul(left_t: Tile, right: Tile | Loaded, blocks: Blocks, sums: Any) -> Til
     return out
 
 
-def dense(x: Tile, w: Tile, blocks: Blocks, sums: Any, out_transposed: bool) -> Tile:
+def dense(x: Tile, w: Tile, blocks: BlockSizes, sums: Any, out_transposed: bool) -> Tile:
     """x [M, K] w [K, N] -> [M, N], or [N, M]: NKI XW."""
     identity = nl.shared_identity(x.core, x.dtype)
     out = matmul(transposed(x, identity), w, blocks, sums)
     return transposed(out, identity) if out_transposed else out
 
 
-def sequential(x: Tile, u: Tile, v: Tile, blocks: Blocks, sums: Any, out_transposed: bool) -> Tile:
+def sequential(x: Tile, u: Tile, v: Tile, blocks: BlockSizes, sums: Any, out_transposed: bool) -> Tile:
     """(x [M, K] u [K, r]) v [r, N] -> [M, N], or [N, M]: NKI XUV. The product in the middle goes through HBM twice."""
     identity = nl.shared_identity(x.core, x.dtype)
     y = matmul(transposed(x, identity), u, blocks, sums)

@@ -9,7 +9,7 @@ from meshrt.neuron import state
 from meshrt.neuron.cores import Cores
 from meshrt.programs.generation.hostscores import HostScores
 from meshrt.programs.neuron.model import Share, forward
-from meshrt.ranks.snapshot import Part, Snapshot
+from meshrt.ranks.snapshot import Snapshot, SnapshotPart
 from meshrt.records import dataclass
 
 
@@ -51,7 +51,7 @@ class NeuronEngine:
     def took(self, token: int) -> None:
         """The logits are at the host already."""
 
-    def describe(self) -> tuple[dict[str, Any], dict[str, Part]]:
+    def describe(self) -> tuple[dict[str, Any], dict[str, SnapshotPart]]:
         facts, parts = state.describe(self.cores, self._tiles())
         return facts | {"cached": [self.held]}, parts
 

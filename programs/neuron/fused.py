@@ -11,7 +11,7 @@ from typing import Any
 from meshrt.neuron import language as nl
 from meshrt.neuron.tile import Tile
 from meshrt.programs.neuron.blocks import (
-    Blocks,
+    BlockSizes,
     P,
     add_products,
     cast,
@@ -23,12 +23,12 @@ from meshrt.programs.neuron.blocks import (
     within,
 )
 
-FUSED = Blocks(1024, 512, 1024, 512)
+FUSED = BlockSizes(1024, 512, 1024, 512)
 Finish = Callable[[list[Tile]], Tile]
 
 
 def fused(
-    x: Tile, u: Tile, v: Tile, blocks: Blocks, sums: Any, *, is_xt: bool = False, req_ot: bool = False,
+    x: Tile, u: Tile, v: Tile, blocks: BlockSizes, sums: Any, *, is_xt: bool = False, req_ot: bool = False,
     identity: Tile | None = None,
 ) -> Tile:  # fmt: skip
     """x [M, K] (or x^T [K, M]), u [K, r], v [r, N] -> x u v [M, N], or its transpose [N, M], in HBM.
@@ -47,7 +47,7 @@ def fused(
 
 
 def xu_strips(
-    x: Tile, us: list[Tile], m: slice, blocks: Blocks, sums: Any, is_xt: bool, identity: Tile | None
+    x: Tile, us: list[Tile], m: slice, blocks: BlockSizes, sums: Any, is_xt: bool, identity: Tile | None
 ) -> list[list[Tile]]:
     """For each u the strip (x[m] u)^T [r, m] in SBUF, as tiles of up to 128 rows. x is read once."""
     core, dtype = x.core, x.dtype
@@ -70,8 +70,8 @@ def xu_strips(
 
 
 def times_v(
-    strips: list[list[Tile]], vs: list[Tile], out: Tile, m: slice, n: slice, blocks: Blocks, sums: Any, req_ot: bool,
-    finish: Finish,
+    strips: list[list[Tile]], vs: list[Tile], out: Tile, m: slice, n: slice, blocks: BlockSizes, sums: Any,
+    req_ot: bool, finish: Finish,
 ) -> None:  # fmt: skip
     """Block (m, n) of the result: the sum over r of strip^T v for each pair, made one by `finish`, stored.
 

@@ -6,7 +6,7 @@ from meshrt.neuron import isa as nisa
 from meshrt.neuron import language as nl
 from meshrt.neuron.tile import Tile, new_tile
 from meshrt.programs.neuron.blocks import (
-    Blocks,
+    BlockSizes,
     P,
     add_products,
     cast,
@@ -16,13 +16,13 @@ from meshrt.programs.neuron.blocks import (
     width,
     within,
 )  # fmt: skip
-from meshrt.programs.neuron.coded import Coded, scaled
+from meshrt.programs.neuron.coded import CodedTiles, scaled
 from meshrt.programs.neuron.norm import on_all_partitions
 
-LINEAR = Blocks(m=512, k=1024, n=1024)
+LINEAR = BlockSizes(m=512, k=1024, n=1024)
 
 
-Whole = Tile | Coded  # W [in, out], of numbers or in codes
+Whole = Tile | CodedTiles  # W [in, out], of numbers or in codes
 Matrix = Whole | tuple[Tile, Tile]  # or its factors U [in, r] and V [r, out]
 
 
@@ -40,7 +40,7 @@ def columns_of(w: Matrix) -> int:
     return (w[1] if isinstance(w, tuple) else w).shape[1]
 
 
-def linear(x: Tile, w: Matrix, bias: Tile | None = None, out: Tile | None = None, blocks: Blocks = LINEAR) -> Tile:
+def linear(x: Tile, w: Matrix, bias: Tile | None = None, out: Tile | None = None, blocks: BlockSizes = LINEAR) -> Tile:
     """x [T, K] w [K, N] + bias [1, N] -> [T, N] in HBM, in `out` if given. x is read once, w once for each strip of x.
 
     Of factors the product x U goes through HBM.

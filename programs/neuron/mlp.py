@@ -11,13 +11,13 @@ from meshrt.models.matrix import Activation
 from meshrt.neuron import isa as nisa
 from meshrt.neuron import language as nl
 from meshrt.neuron.tile import Tile, as_tile
-from meshrt.programs.neuron.blocks import Blocks, spans
+from meshrt.programs.neuron.blocks import BlockSizes, spans
 from meshrt.programs.neuron.fused import fused, times_v, xu_strips
 from meshrt.programs.neuron.norm import OPS
 
 
 def up_gate(
-    x: Tile, u_gate: Tile, v_gate: Tile, u_up: Tile, v_up: Tile, blocks: Blocks, sums: Any,
+    x: Tile, u_gate: Tile, v_gate: Tile, u_up: Tile, v_up: Tile, blocks: BlockSizes, sums: Any,
     identity: Tile | None = None, activation: Activation = "silu",
 ) -> Tile:  # fmt: skip
     """Algorithm 2: x [M, K], u [K, r], v [r, N] -> (SiLU(x u_gate v_gate) * (x u_up v_up))^T [N, M] in HBM; or with
@@ -34,7 +34,7 @@ def up_gate(
 
 
 def svd_mlp(
-    x: Tile, gate: tuple[Tile, Tile], up: tuple[Tile, Tile], down: tuple[Tile, Tile], blocks: Blocks, sums: Any,
+    x: Tile, gate: tuple[Tile, Tile], up: tuple[Tile, Tile], down: tuple[Tile, Tile], blocks: BlockSizes, sums: Any,
     identity: Tile | None = None, activation: Activation = "silu",
 ) -> Tile:  # fmt: skip
     """Algorithm 3: x [M, K] through the factors (u, v) of the three matrices -> [M, K] in HBM."""

@@ -18,14 +18,14 @@ from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.tile import Tile, as_tile
-from meshrt.programs.neuron.attention import HeadNorms, Heads, LayerCache, Scores, attention, new_cache
+from meshrt.programs.neuron.attention import CoreHeads, HeadNorms, NeuronLayerCache, NeuronScores, attention, new_cache
 from meshrt.programs.neuron.blocks import transposed
 from meshrt.programs.neuron.dense import BASELINE, matmul
 from meshrt.programs.neuron.fused import FUSED, fused
 from meshrt.programs.neuron.linear import Matrix, beside, linear
 from meshrt.programs.neuron.mlp import svd_mlp
-from meshrt.programs.neuron.norm import Norm, activated, add, add_row, capped, gated, normed
-from meshrt.programs.neuron.weights import Layer, Weights, place_weights, share_heads
+from meshrt.programs.neuron.norm import NeuronNorm, activated, add, add_row, capped, gated, normed
+from meshrt.programs.neuron.weights import NeuronLayer, NeuronWeights, place_weights, share_heads
 from meshrt.records import dataclass
 
 
@@ -34,16 +34,16 @@ class Share:
     """What one core has of a model that is running."""
 
     core: NeuronCore
-    heads: Heads
-    weights: Weights
-    caches: tuple[LayerCache, ...]
+    heads: CoreHeads
+    weights: NeuronWeights
+    caches: tuple[NeuronLayerCache, ...]
     identity: Tile
 
 
 def place_model(
     cores: Cores, config: Config, checkpoint: Checkpoint | None, dtype: Any, room: int, stored: bool = False
 ) -> list[Share]:
-    """The model on the cores of this rank, with room for so many tokens in the cache; `stored` is that of `Layer`."""
+    """The model on the cores of this rank, with room for so many tokens in the cache; `stored` as in `NeuronLayer`."""
     heads = share_heads(config, cores.count)
     return [
         Share(
@@ -90,13 +90,13 @@ def attended(family: Family, share: Share, number: int, x: Tile, position: int) 
     layer = share.weights.layers[number]
     qkv = beside(normed(x, layer.attention_norm, family.eps), layer.qkv, layer.qkv_bias)
     turn = share.weights.turns[layer.rope] if share.weights.turns else None
-    scores = Scores(family.scale, family.score_cap, layer.window)
+    scores = NeuronScores(family.scale, family.score_cap, layer.window)
     norms = HeadNorms(layer.head_norms, family.eps) if layer.head_norms else None
     heads = attention(qkv, share.heads, share.caches[number], turn, norms, scores, share.identity, position)
     return linear(heads, layer.o, layer.o_bias)
 
 
-def plus(x: Tile, addend: Tile, norm: Norm | None, eps: float) -> Tile:
+def plus(x: Tile, addend: Tile, norm: NeuronNorm | None, eps: float) -> Tile:
     """x + what a part of a layer made, after the norm that some models have there."""
     return add(x, addend if norm is None else normed(addend, norm, eps))
 
@@ -116,7 +116,7 @@ def embed(family: Family, share: Share, ids: Sequence[int], position: int) -> Ti
     return out
 
 
-def mlp(share: Share, layer: Layer, x: Tile) -> Tile:
+def mlp(share: Share, layer: NeuronLayer, x: Tile) -> Tile:
     """x [T, H] -> this core's part of the MLP's result [T, H]."""
     gate, up, down, biases = layer.gate, layer.up, layer.down, layer.inner_biases
     if layer.stored:  # made anew at each pass, and gone after it

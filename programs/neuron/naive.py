@@ -7,7 +7,7 @@ from meshrt.neuron import isa as nisa
 from meshrt.neuron import language as nl
 from meshrt.neuron.tile import Tile, as_tile
 from meshrt.programs.neuron.blocks import (
-    Blocks,
+    BlockSizes,
     F,
     P,
     load_block,
@@ -17,10 +17,10 @@ from meshrt.programs.neuron.blocks import (
     within,
 )  # fmt: skip
 
-NAIVE = Blocks(128, 512, 512, 512)
+NAIVE = BlockSizes(128, 512, 512, 512)
 
 
-def naive(x: Tile, u: Tile, v: Tile, blocks: Blocks) -> Tile:
+def naive(x: Tile, u: Tile, v: Tile, blocks: BlockSizes) -> Tile:
     """x [M, K], u [K, r], v [r, N] -> x u v [M, N] in HBM."""
     m_size, (r_size, n_size) = x.shape[0], v.shape
     core = x.core
@@ -48,7 +48,7 @@ def naive(x: Tile, u: Tile, v: Tile, blocks: Blocks) -> Tile:
     return out
 
 
-def xu_block(x: Tile, u: Tile, m: slice, p: slice, blocks: Blocks) -> list[Tile]:
+def xu_block(x: Tile, u: Tile, m: slice, p: slice, blocks: BlockSizes) -> list[Tile]:
     """(x u)^T [p, m] in SBUF, as tiles of up to 128 rows: transposed, as the next product wants it."""
     core = x.core
     sums = {

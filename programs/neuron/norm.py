@@ -15,7 +15,7 @@ OPS: dict[Activation, Callable[..., Any]] = {"silu": nl.silu, "gelu_tanh": nl.ge
 
 
 @dataclass(frozen=True)
-class Norm:
+class NeuronNorm:
     """RMSNorm, or with a bias LayerNorm: both [1, H]."""
 
     weight: Tile
@@ -41,7 +41,7 @@ def constant(core: Core, value: float) -> Tile:
     return tile
 
 
-def normed(x: Tile, norm: Norm, eps: float) -> Tile:
+def normed(x: Tile, norm: NeuronNorm, eps: float) -> Tile:
     """x [T, H], less the mean of its rows in a LayerNorm, / their root mean square * weight, + bias; in HBM. The
     arithmetic is in float32.
     """

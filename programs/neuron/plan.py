@@ -14,7 +14,7 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.neuron.device import NeuronDevice
-from meshrt.programs.neuron.blocks import Blocks, F, P
+from meshrt.programs.neuron.blocks import BlockSizes, F, P
 from meshrt.records import dataclass
 
 Kernel = Literal["fused", "mlp"]
@@ -51,7 +51,7 @@ class Product:
 class Proposal:
     """Blocks, and what eqs. 10 and 11 say of them: operations a byte of HBM traffic, bytes of SBUF."""
 
-    blocks: Blocks
+    blocks: BlockSizes
     intensity: float
     sbuf_bytes: int
 
@@ -72,7 +72,7 @@ def intensity(work: Product, block_m: int) -> float:
     return work.flops / traffic(work, block_m)
 
 
-def peak_sbuf(work: Product, blocks: Blocks) -> int:
+def peak_sbuf(work: Product, blocks: BlockSizes) -> int:
     """Eq. 11, bytes of SBUF: the larger of what the two phases of a kernel hold, of all kernels that run.
 
     Blocks are cut to the size of their matrix; each pair of factors has a strip and a block of the result. Where sums
@@ -82,7 +82,7 @@ def peak_sbuf(work: Product, blocks: Blocks) -> int:
     return max(_held(work, blocks, loaded=1))
 
 
-def _held(work: Product, blocks: Blocks, loaded: int) -> list[int]:
+def _held(work: Product, blocks: BlockSizes, loaded: int) -> list[int]:
     """Bytes of SBUF in each phase, with `loaded` copies of the blocks that come from HBM."""
     m, r = min(blocks.m, work.m), min(blocks.r, work.r)
     tile, wide = work.dtype.itemsize, work.sums.itemsize
@@ -147,7 +147,7 @@ def _proposals(work: Product) -> Iterator[Proposal]:
     longest = max(k for k, _, _ in work.kernels), work.r, max(n for _, n, _ in work.kernels)
     axes = [_cuts(size, SIDES) for size in longest]
     for m, k, r, n in product(_cuts(work.m, ROWS), *axes):
-        blocks = Blocks(m, k, r, n)
+        blocks = BlockSizes(m, k, r, n)
         yield Proposal(blocks, intensity(work, m), peak_sbuf(work, blocks))
 
 
@@ -157,7 +157,7 @@ def _cuts(size: int, sizes: tuple[int, ...]) -> list[int]:
     return [*(side for side in sizes if side < size), *([whole] if whole <= sizes[-1] else [])]
 
 
-def _drawbacks(work: Product, blocks: Blocks, device: NeuronDevice) -> tuple[bool, int, bool, int, tuple[int, ...]]:
+def _drawbacks(work: Product, blocks: BlockSizes, device: NeuronDevice) -> tuple[bool, int, bool, int, tuple[int, ...]]:
     """What speaks against blocks with the same B_M, the worst first; the last entry makes the order unique."""
     crowded = max(_held(work, blocks, loaded=2)) > device.sbuf_bytes
     sums = sum(

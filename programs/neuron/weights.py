@@ -17,16 +17,16 @@ from meshrt.models.rope import cos_sin
 from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.tile import Tile
-from meshrt.programs.neuron.attention import Heads
+from meshrt.programs.neuron.attention import CoreHeads
 from meshrt.programs.neuron.coded import place_codes
 from meshrt.programs.neuron.linear import Matrix, Whole
-from meshrt.programs.neuron.norm import Norm
+from meshrt.programs.neuron.norm import NeuronNorm
 from meshrt.programs.shares import part
 from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)
-class Layer:
+class NeuronLayer:
     """One layer's tensors, [in, out]: of this core's heads, and of its columns of the MLP. `stored`: gate, up and down
     are [out, in], as in a checkpoint, and so are their factors.
 
@@ -34,20 +34,20 @@ class Layer:
     queries and of keys. Biases that are added once are those of the first core, whose sum brings them in.
     """
 
-    attention_norm: Norm
+    attention_norm: NeuronNorm
     qkv: tuple[Matrix, ...]
     qkv_bias: Tile | None
     o: Matrix
     o_bias: Tile | None
     head_norms: tuple[Tile, ...]
-    after_attention: Norm | None
-    mlp_norm: Norm
+    after_attention: NeuronNorm | None
+    mlp_norm: NeuronNorm
     gate: Matrix | None
     up: Matrix
     down: Matrix
     inner_biases: tuple[Tile, ...]  # of gate and up
     down_bias: Tile | None
-    after_mlp: Norm | None
+    after_mlp: NeuronNorm | None
     activation: forms.Activation
     window: int | None
     rope: int
@@ -55,20 +55,20 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Weights:
+class NeuronWeights:
     """A model on one core. `turns` has cosines and sines of its rotary embeddings, `positions` the table of learned
     ones, `head` the core's columns of the vocabulary.
     """
 
     embedding: Tile
     positions: Tile | None
-    layers: tuple[Layer, ...]
-    norm: Norm
+    layers: tuple[NeuronLayer, ...]
+    norm: NeuronNorm
     head: Tile
     turns: tuple[tuple[Tile, Tile], ...]
 
 
-def share_heads(config: Config, cores: int) -> Heads:
+def share_heads(config: Config, cores: int) -> CoreHeads:
     """What heads each of `cores` NeuronCores has, of a model that has as many for each (padding.py): where there are
     more cores than heads of keys and values, several have the same one, and its query heads among them. UsageError.
     """
@@ -77,14 +77,14 @@ def share_heads(config: Config, cores: int) -> Heads:
             f"a head of {config.head_dim} is more than the {nl.tile_size.psum_fmax} float32 of a bank, its sums' place"
         )
     own = max(1, config.kv_heads // cores)
-    return Heads(own, config.heads // cores // own, config.head_dim)
+    return CoreHeads(own, config.heads // cores // own, config.head_dim)
 
 
 def place_weights(
     core: NeuronCore, config: Config, checkpoint: Checkpoint | None, dtype: Any, cores: int, positions: int,
     stored: bool = False,
-) -> Weights:  # fmt: skip
-    """Read a core's share of the model into its HBM; without a checkpoint, by shape. `stored` is that of `Layer`."""
+) -> NeuronWeights:  # fmt: skip
+    """Read a core's share of the model into its HBM; without a checkpoint, by shape. `stored` as in `NeuronLayer`."""
     if checkpoint is not None and config.quantized:
         checkpoint = multiplied_out(checkpoint, config)
     heads, family = share_heads(config, cores), family_of(config)
@@ -107,9 +107,9 @@ def place_weights(
     def vector(name: str, size: int, index: slice = every) -> Tile:
         return tensor((1, size), (name, (index,)))
 
-    def norm(name: str) -> Norm:
+    def norm(name: str) -> NeuronNorm:
         bias = vector(name + ".bias", hidden) if family.layer_norm else None
-        return Norm(vector(name + ".weight", hidden), bias)
+        return NeuronNorm(vector(name + ".weight", hidden), bias)
 
     def table(name: str, rows: int) -> Tile:
         read = None if checkpoint is None else checkpoint.read(name + ".weight").astype(np.float32)
@@ -138,12 +138,12 @@ def place_weights(
         reads = [(source.name + ".weight", (columns, rows)) for source, columns in pairs]
         return tensor((len(range(several[0].rows)[rows]), width), *reads, as_read=as_read)
 
-    def layer(source: forms.Layer) -> Layer:
+    def layer(source: forms.Layer) -> NeuronLayer:
         attention, index = (source.q, source.k, source.v), (queries, keys, keys)
         out = (heads.queries + 2 * heads.kv) * dim
         first = core.index == 0  # whose sum brings the bias of the output in
         mlp = source.dense_mlp
-        return Layer(
+        return NeuronLayer(
             norm(source.attention_norm),
             tuple(matrix(part, every, span) for part, span in zip(attention, index, strict=True))
             if any(isinstance(part.form, forms.LowRank) for part in attention)
@@ -182,7 +182,7 @@ def place_weights(
         )
         turns.append((cos, sin))
     head = tensor((hidden, words.stop - words.start), (family.head + ".weight", (words, every)))
-    return Weights(embedding, learned, tuple(map(layer, family.layers)), norm(family.norm), head, tuple(turns))
+    return NeuronWeights(embedding, learned, tuple(map(layer, family.layers)), norm(family.norm), head, tuple(turns))
 
 
 def multiplied_out(checkpoint: Checkpoint, config: Config) -> Checkpoint:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshrt.arm.kernel import OTHERS
-from meshrt.programs.arm.tiles import UNITS, Tile, plan, registers_of
+from meshrt.programs.arm.tiles import UNITS, MicroTile, plan, registers_of
 from meshrt.studies.arm import unfused
 from meshrt.studies.arm.published import BLOCKS, HEAD, HIDDEN, POSITIONS, PRODUCTS, TOKENS
 from meshrt.studies.arm.runs import ROW, fused, instructions, model, number, product, stretches
@@ -19,7 +19,7 @@ LANES = {"fmla": 8, "fmls": 8} | dict.fromkeys(
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearCounts:
     """Operations of all linear layers, and bytes: packed weights, and numbers that go in and come out."""
 
     operations: int
@@ -32,7 +32,7 @@ class Linear:
         return self.weight_bytes + 2 * self.numbers
 
 
-def linear(emulate: Emulate, rows: int, head_rows: int, scheme: Mapping[str, Any]) -> Linear:
+def linear(emulate: Emulate, rows: int, head_rows: int, scheme: Mapping[str, Any]) -> LinearCounts:
     """All products of a pass over `rows` tokens, of which `head_rows` go through the head."""
     sums = [0, 0, 0]
     shapes = [(shape, rows, BLOCKS) for shape in PRODUCTS.values()]
@@ -40,16 +40,16 @@ def linear(emulate: Emulate, rows: int, head_rows: int, scheme: Mapping[str, Any
         job = product(count, inner, columns, **scheme)
         for at, path in enumerate(("useful_operations.total", "products.weight_bytes", "products.numbers")):
             sums[at] += times * int(number(emulate, job, path))
-    return Linear(*sums)
+    return LinearCounts(*sums)
 
 
-def best_tile(emulate: Emulate, unit: str, bits: int) -> tuple[Tile, Tile]:
+def best_tile(emulate: Emulate, unit: str, bits: int) -> tuple[MicroTile, MicroTile]:
     """The planner's tile, and of all that 32 registers have room for the one that moved the fewest bytes to them."""
     kind = UNITS[unit]
     moved = {}
     for columns in (8, 16, 32):
         for rows in range(kind.together, 2 * REGISTERS, kind.together):
-            tile = Tile(rows, columns, registers_of(kind, rows, columns, bits))
+            tile = MicroTile(rows, columns, registers_of(kind, rows, columns, bits))
             if tile.registers <= REGISTERS:
                 job = product(480, HIDDEN, 512, unit=unit, bits=str(bits), tile=str(tile), **ROW)
                 moved[tile] = number(emulate, job, "l1_bytes", "linear")

@@ -10,11 +10,11 @@ from meshrt.studies.rows import Emulate
 
 
 @dataclass(frozen=True)
-class Model:
+class PassCount:
     """Operations and bytes of a pass, and by what they are divided. `unit`: how many 10^9 one G is."""
 
     tokens: int
-    linear: counts.Linear
+    linear: counts.LinearCounts
     attention_operations: int
     attention_bytes: int
     other_bytes: int
@@ -41,20 +41,20 @@ class Model:
         return self.tokens / sum(self.seconds)
 
 
-def corrected(emulate: Emulate) -> list[tuple[str, dict[str, Model]]]:
+def corrected(emulate: Emulate) -> list[tuple[str, dict[str, PassCount]]]:
     """Each correction with the models of prefill and decode after it and all before it."""
-    steps: list[tuple[str, dict[str, Model]]] = []
+    steps: list[tuple[str, dict[str, PassCount]]] = []
 
-    def then(name: str, **changes: Model) -> None:
+    def then(name: str, **changes: PassCount) -> None:
         steps.append((name, (steps[-1][1] if steps else {}) | changes))
 
-    def now(phase: str) -> Model:
+    def now(phase: str) -> PassCount:
         return steps[-1][1][phase]
 
     every = counts.linear(emulate, TOKENS, TOKENS, ROW)
     single = counts.linear(emulate, 1, 1, ROW)
     models = {
-        phase: Model(
+        phase: PassCount(
             tokens, linear, counts.attention_operations(emulate, phase) + counts.softmax_operations(emulate, phase),
             counts.attention_bytes(emulate, phase), counts.other_bytes(phase),
         ) for phase, tokens, linear in (("prefill", TOKENS, every), ("decode", 1, single))

@@ -10,16 +10,16 @@ from typing import Any
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.arm.published import ERRORS, HIDDEN
-from meshrt.studies.arm.tables import TABLES, Row
+from meshrt.studies.arm.tables import TABLES, CountRow
 from meshrt.studies.files import write_csv
 from meshrt.studies.grid import Cell, Grid, put
-from meshrt.studies.store import Store, open_store
+from meshrt.studies.store import RunStore, open_store
 
 NAMES = (*TABLES,)
 
 
 def reproduce(
-    comm: Any, console: Console, names: Sequence[str], store: Store,
+    comm: Any, console: Console, names: Sequence[str], store: RunStore,
     show: Callable[[dict[str, Any], str], object] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The rows of these tables, their runs shared out to the ranks, and the paper's errors: the report, on all ranks.
@@ -27,7 +27,7 @@ def reproduce(
     `show(report so far, name)` is called on rank 0 as soon as a table is done.
     """
     start = perf_counter()
-    rows: list[Row] = []
+    rows: list[CountRow] = []
 
     def report() -> dict[str, Any]:
         return {
@@ -45,7 +45,7 @@ def reproduce(
     return report()
 
 
-def open_runs(path: str | None) -> Store:
+def open_runs(path: str | None) -> RunStore:
     """What the file of `reproduce arm` holds: some of its programs are of this folder. UsageError."""
     return open_store(path, "arm", sorted(Path(__file__).parent.glob("*.py")))
 

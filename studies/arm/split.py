@@ -10,7 +10,7 @@ from typing import Any
 
 from meshrt.arm.bus import ends, fair
 from meshrt.emulate import run
-from meshrt.programs.arm.split import Work, by_speed, in_order, share_out
+from meshrt.programs.arm.split import SplitWork, by_speed, in_order, share_out
 from meshrt.studies.grid import Cell, Grid, put
 
 SPEEDS = (1.0, 0.7, 0.7, 0.7, 0.35, 0.35, 0.35, 0.35)
@@ -18,12 +18,12 @@ CAPS = (30e9, 20e9, 20e9, 20e9, 8e9, 8e9, 8e9, 8e9)
 BUS = 68e9
 UNITS, BYTES = 688, 4e9
 WAYS = ("equal", "speed", "rate", "steal")  # `paper` is equal or speed, by the operator
-COMPUTING = Work(UNITS, tuple(1e-3 / speed for speed in SPEEDS), 0.0, CAPS, BUS)
-READING = Work(40_000, tuple(1e-9 / speed for speed in SPEEDS), BYTES / 40_000, CAPS, BUS)
+COMPUTING = SplitWork(UNITS, tuple(1e-3 / speed for speed in SPEEDS), 0.0, CAPS, BUS)
+READING = SplitWork(40_000, tuple(1e-9 / speed for speed in SPEEDS), BYTES / 40_000, CAPS, BUS)
 
 
 @dataclass(frozen=True)
-class Line:
+class SplitLine:
     """One way to split one piece of work: milliseconds, the same over the best, units of each core."""
 
     work: str
@@ -33,14 +33,16 @@ class Line:
     units: tuple[int, ...] | None = None
 
 
-def measure(device: str, rows: int, inner: int, columns: int) -> list[Line]:
+def measure(device: str, rows: int, inner: int, columns: int) -> list[SplitLine]:
     """The two pieces of work, then a product of one row and of `rows`."""
     lines = []
     for name, work in (("computing", COMPUTING), ("reading 4 GB", READING)):
         best = UNITS * 1e-3 / sum(SPEEDS) if work is COMPUTING else BYTES / sum(fair(CAPS, BUS))
         for way in WAYS:
             shares = shares_of(way, work)
-            lines.append(Line(name, way, 1e3 * last(work, shares), last(work, shares) / best, tuple(map(len, shares))))
+            lines.append(
+                SplitLine(name, way, 1e3 * last(work, shares), last(work, shares) / best, tuple(map(len, shares)))
+            )
     for m in (1, rows):
         took = {
             way: run("linear", payload=False, device=device, m=m, k=inner, n=columns, split=way)
@@ -49,28 +51,28 @@ def measure(device: str, rows: int, inner: int, columns: int) -> list[Line]:
         }  # fmt: skip
         best = min(took.values())
         name = f"{m} x {inner} x {columns} on {device}"
-        lines += [Line(name, way, 1e3 * seconds, seconds / best) for way, seconds in took.items()]
+        lines += [SplitLine(name, way, 1e3 * seconds, seconds / best) for way, seconds in took.items()]
     return lines
 
 
-def shares_of(way: str, work: Work) -> list[Sequence[int]]:
+def shares_of(way: str, work: SplitWork) -> list[Sequence[int]]:
     if way == "speed":
         return in_order(by_speed(work.units, SPEEDS))
     return share_out(way, work)  # type: ignore[arg-type]  # one of the ways that are left
 
 
-def last(work: Work, shares: Sequence[Sequence[int]]) -> float:
+def last(work: SplitWork, shares: Sequence[Sequence[int]]) -> float:
     """Seconds until the last core is done."""
     counts = [len(share) for share in shares]
     busy = [count * seconds for count, seconds in zip(counts, work.seconds, strict=True)]
     return max(ends(busy, [count * work.unit_bytes for count in counts], work.caps, work.bus))
 
 
-def as_json(lines: Sequence[Line]) -> dict[str, Any]:
+def as_json(lines: Sequence[SplitLine]) -> dict[str, Any]:
     return {"schema": 1, "lines": [asdict(line) for line in lines]}
 
 
-def print_lines(lines: Sequence[Line], form: str = "table") -> None:
+def print_lines(lines: Sequence[SplitLine], form: str = "table") -> None:
     rows = [
         (
             line.work, line.split, Cell(line.milliseconds, f"{line.milliseconds:,.2f}"),

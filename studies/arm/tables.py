@@ -22,11 +22,11 @@ from meshrt.studies.arm.published import (
 )
 from meshrt.studies.arm.runs import ROW, model, number, product
 from meshrt.studies.rows import Emulate
-from meshrt.studies.sweep import Job
+from meshrt.studies.sweep import RunSpec
 
 
 @dataclass(frozen=True)
-class Row:
+class CountRow:
     """One number: as printed, and as counted, in units of 2^30 (`counted`) and of 10^9, with the whole count if any.
 
     `formula`: what the paper's own formula gives, where that is not what ran.
@@ -44,11 +44,11 @@ class Row:
 
 def _of(
     table: str, quantity: str, published: float | None, count: int, note: str = "", formula: int | None = None
-) -> Row:
-    return Row(table, quantity, published, count / G, count / 1e9, count, note, formula)
+) -> CountRow:
+    return CountRow(table, quantity, published, count / G, count / 1e9, count, note, formula)
 
 
-def linear(emulate: Emulate) -> list[Row]:
+def linear(emulate: Emulate) -> list[CountRow]:
     """V.B, linear layers: every product of the model was run, and the runs were added up."""
     rows = []
     for phase, tokens in (("prefill", TOKENS), ("decode", 1)):
@@ -58,13 +58,15 @@ def linear(emulate: Emulate) -> list[Row]:
         note = "packed weights with 16 bits a channel, 16-bit inputs and outputs"
         rows.append(_of("linear", f"bytes, {phase}", nbytes, products.nbytes, note))
         intensity = products.operations / products.nbytes
-        rows.append(Row("linear", f"operations a byte, {phase}", {"prefill": 914.44, "decode": 3.83}[phase], intensity))
+        rows.append(
+            CountRow("linear", f"operations a byte, {phase}", {"prefill": 914.44, "decode": 3.83}[phase], intensity)
+        )
     last = counts.linear(emulate, TOKENS, 1, ROW)
     rows.append(_of("linear", "FLOP, prefill", LINEAR["prefill"][0], last.operations, "head for the last token only"))
     return rows
 
 
-def attention(emulate: Emulate) -> list[Row]:
+def attention(emulate: Emulate) -> list[CountRow]:
     """V.B, attention: what a fused operator ran and moved, and the paper's terms beside it.
 
     It moves none of the paper's bytes twice, and its softmax is of every head. The terms are what the operators ran and
@@ -87,13 +89,13 @@ def attention(emulate: Emulate) -> list[Row]:
                 "attention", f"bytes of registers, {phase}", None, counts.attention_moved(emulate, phase, "l1_bytes"),
                 "loaded and stored",
             ),
-            Row("attention", f"operations a byte, {phase}", per_byte, (products + besides) / moved),
-            Row("attention", f"by the formulas, {phase}", per_byte, (products + terms) / formula),
+            CountRow("attention", f"operations a byte, {phase}", per_byte, (products + besides) / moved),
+            CountRow("attention", f"by the formulas, {phase}", per_byte, (products + terms) / formula),
         ]  # fmt: skip
     return rows
 
 
-def other(emulate: Emulate) -> list[Row]:
+def other(emulate: Emulate) -> list[CountRow]:
     """V.B, what lies between, which the paper estimates: residual sums, norms, SiLU and codes, as they ran."""
     rows = []
     for phase in ("prefill", "decode"):
@@ -112,11 +114,11 @@ def other(emulate: Emulate) -> list[Row]:
     return rows
 
 
-def peak(emulate: Emulate) -> list[Row]:
+def peak(emulate: Emulate) -> list[CountRow]:
     """V.D: tokens a second, as printed and with one error after the other mended; `note` has the published share."""
     rows = [
-        Row("peak", "device, smmla a byte", 28.04, SMMLA / BANDWIDTH),
-        Row("peak", "device, fmla a byte", 3.55, FMLA / BANDWIDTH),
+        CountRow("peak", "device, smmla a byte", 28.04, SMMLA / BANDWIDTH),
+        CountRow("peak", "device, fmla a byte", 3.55, FMLA / BANDWIDTH),
     ]
     for name, models in corrected(emulate):
         for phase in ("prefill", "decode"):
@@ -124,12 +126,14 @@ def peak(emulate: Emulate) -> list[Row]:
             speed = models[phase].tokens_per_second
             note = f"{measured} are {measured / speed:.1%} of it"
             rows.append(
-                Row("peak", f"{phase}, {name}", printed if name.startswith("as printed") else None, speed, note=note)
+                CountRow(
+                    "peak", f"{phase}, {name}", printed if name.startswith("as printed") else None, speed, note=note
+                )
             )
     return rows
 
 
-def tiles(emulate: Emulate) -> list[Row]:
+def tiles(emulate: Emulate) -> list[CountRow]:
     """IV.D and the listing: registers loaded and stored for c_attn in tiles of 8 x 8 and 10 x 8, as they ran."""
     rows = []
     for tile in ("8x8", "10x8"):
@@ -137,26 +141,28 @@ def tiles(emulate: Emulate) -> list[Row]:
         nbytes, smmla = (int(number(emulate, job, path, "linear")) for path in ("l1_bytes", "instructions.smmla"))
         rows.append(_of("tiles", f"{tile}: bytes that registers load and store", 0.0, nbytes))
         rows.append(_of("tiles", f"{tile}: smmla", 0.0, smmla, "e h l / 32"))
-        rows.append(Row("tiles", f"{tile}: registers", None, number(emulate, job, "registers.max")))
+        rows.append(CountRow("tiles", f"{tile}: registers", None, number(emulate, job, "registers.max")))
     for unit in ("smmla", "sdot"):
         for bits in (4, 8):
             planned, best = counts.best_tile(emulate, unit, bits)
             note = f"of all that ran, {best} moves the fewest bytes to registers"
-            rows.append(Row("tiles", f"planned for {unit}, {bits} bits: {planned}", None, planned.registers, note=note))
+            rows.append(
+                CountRow("tiles", f"planned for {unit}, {bits} bits: {planned}", None, planned.registers, note=note)
+            )
     return rows
 
 
-def vc(emulate: Emulate) -> list[Row]:
+def vc(emulate: Emulate) -> list[CountRow]:
     """V.C: percent faster by each improvement, on n2x8; direction is what can be compared."""
     rows = []
     times = {way: _model(emulate, way) for way in ("concat", "fused")}
     for phase, tokens in (("prefill", TOKENS), ("decode", 1)):
         note = f"tokens a second on n2x8, {BLOCKS} blocks and the head"
-        rows.append(Row("vc", f"speed, {phase}", SPEED[phase][1], tokens / times["fused"][phase], note=note))
+        rows.append(CountRow("vc", f"speed, {phase}", SPEED[phase][1], tokens / times["fused"][phase], note=note))
     for at, phase in enumerate(("prefill", "decode")):
         gain = 100 * (times["concat"][phase] / times["fused"][phase] - 1)
         rows.append(
-            Row(
+            CountRow(
                 "vc",
                 f"attention fused, {phase}",
                 GAINS["attention fused"][at],
@@ -173,17 +179,19 @@ def vc(emulate: Emulate) -> list[Row]:
                 product(tokens, *PRODUCTS["attn/c_attn"], tile="8x8", **ROW, **options) for options in (before, {})
             )
             rows.append(
-                Row("vc", f"{name}, {phase}", GAINS[name][at], _gain(emulate, old, new), note=_ran(emulate, old, new))
+                CountRow(
+                    "vc", f"{name}, {phase}", GAINS[name][at], _gain(emulate, old, new), note=_ran(emulate, old, new)
+                )
             )
     return rows
 
 
-def _gain(emulate: Emulate, old: Job, new: Job) -> float:
+def _gain(emulate: Emulate, old: RunSpec, new: RunSpec) -> float:
     seconds = [number(emulate, job, "critical_path.seconds", "linear") for job in (old, new)]
     return 100 * (seconds[0] / seconds[1] - 1)
 
 
-def _ran(emulate: Emulate, old: Job, new: Job) -> str:
+def _ran(emulate: Emulate, old: RunSpec, new: RunSpec) -> str:
     ran = [number(emulate, job, "instructions.total", "linear") for job in (old, new)]
     return f"c_attn in 8 x 8; {ran[0] / ran[1]:.3f} times as many instructions before"
 
@@ -199,6 +207,6 @@ def _model(emulate: Emulate, way: str) -> dict[str, float]:
     return seconds
 
 
-TABLES: dict[str, Callable[[Emulate], list[Row]]] = {
+TABLES: dict[str, Callable[[Emulate], list[CountRow]]] = {
     "linear": linear, "attention": attention, "other": other, "peak": peak, "tiles": tiles, "vc": vc,
 }  # fmt: skip

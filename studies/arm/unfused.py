@@ -13,7 +13,7 @@ from meshrt.arm.cache import Pieces, pieces
 from meshrt.arm.core import Team
 from meshrt.arm.device import GIB, N2X8
 from meshrt.arm.isa import ld1, of, st1
-from meshrt.arm.kernel import Kernel
+from meshrt.arm.kernel import MicroKernel
 from meshrt.arm.soc import Soc
 from meshrt.programs.arm.floats import product
 from meshrt.programs.arm.softmax import softmax
@@ -22,10 +22,10 @@ from meshrt.programs.arm.vectors import sweep
 from meshrt.studies.arm.published import HIDDEN
 from meshrt.studies.arm.runs import number
 from meshrt.studies.rows import Emulate
-from meshrt.studies.sweep import Job
+from meshrt.studies.sweep import RunSpec
 
 OPERATORS = ("q k", "mask", "softmax", "p v")
-MASK = Kernel(
+MASK = MicroKernel(
     "mask", (ld1(("limit", "nothing"), "limit"),),
     (ld1(("x",), "x"), ld1(("p",), "positions"), of("cmgt_4s", "p", "limit", "p"), of("bsl", "p", "x", "nothing"),
      st1(("p",), "y")), (),
@@ -68,10 +68,10 @@ def one_operator(
     return {}
 
 
-def operator(at: int, tokens: int, seen: int, heads: int = 1, kv_bytes: int = 4) -> Job:
+def operator(at: int, tokens: int, seen: int, heads: int = 1, kv_bytes: int = 4) -> RunSpec:
     """One of OPERATORS: the phase `operator`."""
     shape = {"operator": at, "tokens": tokens, "seen": seen, "heads": heads, "kv_bytes": kv_bytes}
-    return Job(one_operator, (1, 1), ROOMY, shape)
+    return RunSpec(one_operator, (1, 1), ROOMY, shape)
 
 
 def dram_bytes(emulate: Emulate, tokens: int, seen: int, heads: int, kv_bytes: int) -> int:

@@ -6,7 +6,7 @@ from itertools import combinations, pairwise
 
 from meshrt.studies.deinfer import runs
 from meshrt.studies.deinfer.published import LINKS, MODELS, RATIO, RATIOS, SPEEDUP, SYSTEMS, TPS
-from meshrt.studies.rows import Emulate, Finding, Row
+from meshrt.studies.rows import Emulate, Finding, PaperRow
 
 ALIKE = 0.02  # what differs by less is neither order
 
@@ -130,14 +130,14 @@ def _faster(points: Sequence[LoadPoint]) -> list[Finding]:
     return claims
 
 
-def orders(table: str, rows: Sequence[Row]) -> list[Finding]:
+def orders(table: str, rows: Sequence[PaperRow]) -> list[Finding]:
     """Of the cells that differ in their system only, and of neighbours in the number of GPUs: how many pairs are in the
     published order? Pairs that are published within 2 % of each other say nothing."""
-    cells: dict[tuple[str, str], dict[str, Row]] = {}
+    cells: dict[tuple[str, str], dict[str, PaperRow]] = {}
     for row in rows:
         cells.setdefault((row.subject, row.column), {})[row.system] = row
     of_systems = [pair for cell in cells.values() for pair in combinations(cell.values(), 2)]
-    lines: dict[tuple[str, str, str], list[Row]] = {}
+    lines: dict[tuple[str, str, str], list[PaperRow]] = {}
     for row in rows:
         if "TP=" in row.column:
             before, after = row.column.split("TP=")

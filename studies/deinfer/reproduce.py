@@ -16,8 +16,8 @@ from meshrt.studies.deinfer.figures import FIGURES, LoadPoint, claims_of, orders
 from meshrt.studies.deinfer.tables import TABLES
 from meshrt.studies.files import write_csv
 from meshrt.studies.grid import Cell, Grid, put
-from meshrt.studies.rows import Finding, Row
-from meshrt.studies.store import Store
+from meshrt.studies.rows import Finding, PaperRow
+from meshrt.studies.store import RunStore
 
 NAMES = (*TABLES, *FIGURES)
 
@@ -82,7 +82,7 @@ WHY: dict[str, tuple[str, ...]] = {
 
 
 def reproduce(
-    comm: Any, console: Console, names: Sequence[str], store: Store,
+    comm: Any, console: Console, names: Sequence[str], store: RunStore,
     show: Callable[[dict[str, Any], str], object] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Emulate what these tables and figures describe, shared out to the ranks: the report, on all of them.
@@ -90,7 +90,7 @@ def reproduce(
     `show(report so far, name)` is called on rank 0 as soon as a table or figure is done.
     """
     start = perf_counter()
-    rows: list[Row] = []
+    rows: list[PaperRow] = []
     points: dict[str, list[LoadPoint]] = {}
     claims: list[Finding] = []
 

@@ -17,13 +17,13 @@ from meshrt.studies.deinfer.published import (
     TABLE6,
     TPS,
 )
-from meshrt.studies.rows import Emulate, Row
+from meshrt.studies.rows import Emulate, PaperRow
 from meshrt.studies.serve import WAYS, job
 
 BATCH, CONTEXT = 512, 64  # of Table 5, of which the paper does not say: those of section 5.2, half-way
 
 
-def table1(emulate: Emulate) -> list[Row]:
+def table1(emulate: Emulate) -> list[PaperRow]:
     """Numbers a token and layer: all-gathered ones once, summed ones twice. Measured at the collectives of 8 GPUs.
 
     A ring of n sends (n-1)/n of what it gathers and twice that of what it sums, from each GPU: bytes of all GPUs over
@@ -72,7 +72,7 @@ def _sent(emulate: Emulate, model: str, system: str, part: str) -> tuple[float |
     return runs.read(emulate, run, lambda report: report["measured"][f"{part}_link_bytes"] / unit_bytes)
 
 
-def table3(emulate: Emulate) -> list[Row]:
+def table3(emulate: Emulate) -> list[PaperRow]:
     device = runs.machine("a6000", "pcie")
     rows = []
     for model, systems in TABLE3.items():
@@ -83,7 +83,7 @@ def table3(emulate: Emulate) -> list[Row]:
     return rows
 
 
-def table4(emulate: Emulate) -> list[Row]:
+def table4(emulate: Emulate) -> list[PaperRow]:
     rows = []
     for (column, link), models in TABLE4.items():
         metric = runs.ttft if column == "TTFT" else runs.itl
@@ -97,7 +97,7 @@ def table4(emulate: Emulate) -> list[Row]:
     return rows
 
 
-def table5(emulate: Emulate) -> list[Row]:
+def table5(emulate: Emulate) -> list[PaperRow]:
     rows = []
     for link, sizes in TABLE5.items():
         device = runs.machine("a800", link)
@@ -124,7 +124,7 @@ def _of_a_layer(key: str) -> runs.Read:
     )
 
 
-def table6(emulate: Emulate) -> list[Row]:
+def table6(emulate: Emulate) -> list[PaperRow]:
     rows = []
     for model, links in TABLE6.items():
         for link, loads in links.items():
@@ -141,10 +141,10 @@ def table6(emulate: Emulate) -> list[Row]:
 
 def _row(
     table: str, subject: str, system: str, column: str, published: float, emulated: float | None, note: str, unit: str
-) -> Row:
-    return Row(table, subject, system, column, unit, float(published), emulated, note=note)
+) -> PaperRow:
+    return PaperRow(table, subject, system, column, unit, float(published), emulated, note=note)
 
 
-TABLES: dict[str, Callable[[Emulate], list[Row]]] = {
+TABLES: dict[str, Callable[[Emulate], list[PaperRow]]] = {
     "1": table1, "3": table3, "4": table4, "5": table5, "6": table6,
 }  # fmt: skip

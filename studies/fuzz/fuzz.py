@@ -27,7 +27,7 @@ WORKER = (sys.executable, "-m", "meshrt.studies.fuzz.worker")
 
 
 @dataclass
-class Tally:
+class FuzzTally:
     """What a fuzzing run has done: inputs and findings by kind, and the folders in which findings are kept."""
 
     inputs: dict[str, int]
@@ -39,9 +39,9 @@ class Tally:
 def fuzz(
     seconds: float, seed: int, kinds: Sequence[str], out: Path, console: Console, env: Mapping[str, str],
     worker: Sequence[str] = WORKER,
-) -> Tally:  # fmt: skip
+) -> FuzzTally:  # fmt: skip
     """Try inputs for that long, keeping what is found in folders of `out`, which is made when needed."""
-    tally = Tally(dict.fromkeys(kinds, 0), dict.fromkeys(kinds, 0))
+    tally = FuzzTally(dict.fromkeys(kinds, 0), dict.fromkeys(kinds, 0))
     start, number, over = time.monotonic(), 0, False
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # disks take longer than what is tried
     with tempfile.TemporaryDirectory(prefix="meshrt-fuzz-", dir=memory) as name:
@@ -95,7 +95,7 @@ def _number(scratch: Path) -> int | None:
     return int.from_bytes(data, "little") if data else None
 
 
-def _keep(tally: Tally, scratch: Path, out: Path, code: int) -> None:
+def _keep(tally: FuzzTally, scratch: Path, out: Path, code: int) -> None:
     case = json.loads((scratch / "case.json").read_text())
     tally.found[case["kind"]] += 1
     text = (scratch / "trace.txt").read_text() or f"the process ended with code {code}\n"
@@ -137,7 +137,7 @@ def parse_kinds(text: str | None) -> tuple[str, ...]:
     return kinds
 
 
-def print_tally(tally: Tally, form: str = "table") -> None:
+def print_tally(tally: FuzzTally, form: str = "table") -> None:
     """Inputs, inputs a second and findings, by kind; then where the findings are."""
     counts = [(kind, tally.inputs[kind], tally.found[kind]) for kind in tally.inputs]
     counts.append(("all", sum(tally.inputs.values()), sum(tally.found.values())))

@@ -14,7 +14,7 @@ from meshrt.models.graph import read_graph, run_graph, shapes_of
 from meshrt.models.onnx.model import read_onnx, write_graph
 from meshrt.models.onnx.read import OPERATORS, RUNTIMES
 from meshrt.studies.fuzz.imports import check
-from meshrt.studies.fuzz.models import Case, refused
+from meshrt.studies.fuzz.models import FuzzCase, refused
 from meshrt.studies.fuzz.mutate import INTEGERS, mutated_bytes
 
 FILE, OTHER = "model.onnx", "weights.bin"
@@ -94,7 +94,7 @@ def base(text: str) -> onnx.ModelProto:
     return model
 
 
-def make_onnx(rng: Random) -> Case:
+def make_onnx(rng: Random) -> FuzzCase:
     """Changes of nodes, of tensors, of where their numbers lie, or of bytes."""
     model = onnx.ModelProto()
     model.CopyFrom(base(rng.choice((DECODER, OPERATORS_ONLY))))
@@ -102,7 +102,7 @@ def make_onnx(rng: Random) -> Case:
     for _ in range(rng.choice((1, 1, 2, 3))):
         rng.choice((change_node, change_node, change_tensor, change_tensor, move_outside, change_head))(rng, model)
     data = model.SerializeToString()
-    return Case(files | {FILE: mutated_bytes(rng, data) if rng.random() < 0.25 else data})
+    return FuzzCase(files | {FILE: mutated_bytes(rng, data) if rng.random() < 0.25 else data})
 
 
 def change_node(rng: Random, model: onnx.ModelProto) -> None:

@@ -14,7 +14,7 @@ from meshrt.models.config import Config, read_config
 from meshrt.models.foreign.compressed import read_compressed
 from meshrt.models.foreign.ggufmodel import INSIDE, OUTSIDE, read_gguf
 from meshrt.models.foreign.model import write
-from meshrt.studies.fuzz.models import CONFIG, Case, refused
+from meshrt.studies.fuzz.models import CONFIG, FuzzCase, refused
 from meshrt.studies.fuzz.mutate import INTEGERS, mutated_bytes, mutated_json
 
 FILE = "model.gguf"
@@ -36,7 +36,7 @@ SCHEMES: tuple[dict[str, Any], ...] = (
 )
 
 
-def make_gguf(rng: Random) -> Case:
+def make_gguf(rng: Random) -> FuzzCase:
     """Changes in what the file says, in where its tensors are, or in its bytes."""
     kind, values = rng.choice([*BLOCKS]), dict(VALUES)
     places: dict[str, list[int]] = {}
@@ -49,8 +49,8 @@ def make_gguf(rng: Random) -> Case:
     elif change == 1:
         places[rng.choice([*tensors()])] = [rng.choice(INTEGERS) % 2**64 for _ in range(rng.randrange(1, 6))]
     data = gguf_file(kind, values, places)
-    return Case({FILE: mutated_bytes(rng, data) if change == 2 else data[: rng.randrange(len(data))] if change == 3 and
-                 rng.random() < 0.5 else data})  # fmt: skip
+    return FuzzCase({FILE: mutated_bytes(rng, data) if change == 2 else data[: rng.randrange(len(data))]
+                     if change == 3 and rng.random() < 0.5 else data})  # fmt: skip
 
 
 @cache
@@ -149,7 +149,7 @@ def packed(at: int) -> tuple[dict[str, Any], bytes]:
     return header, bytes(data)
 
 
-def make_packed(rng: Random) -> Case:
+def make_packed(rng: Random) -> FuzzCase:
     """Changes in quantization_config, in the header, or in the data."""
     at = rng.randrange(len(SCHEMES))
     header, data = packed(at)
@@ -171,7 +171,7 @@ def make_packed(rng: Random) -> Case:
         case _:
             data = mutated_bytes(rng, data)
     config = json.dumps(SIZES).encode()[:-1] + b', "quantization_config": ' + key + b"}"
-    return Case({"config.json": config, SINGLE: struct.pack("<Q", len(head)) + head + data})
+    return FuzzCase({"config.json": config, SINGLE: struct.pack("<Q", len(head)) + head + data})
 
 
 def import_a_packed_folder(folder: Path, arguments: tuple[str | None, ...]) -> None:

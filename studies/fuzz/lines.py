@@ -15,7 +15,7 @@ from unittest import mock
 import click
 
 from meshrt.studies.fuzz.mixtures import make_mixture, valid_mixture
-from meshrt.studies.fuzz.models import TEXTS, Case, make_checkpoint, make_config, valid_model
+from meshrt.studies.fuzz.models import TEXTS, FuzzCase, make_checkpoint, make_config, valid_model
 from meshrt.studies.fuzz.mutate import INTEGERS, VALUES, mutated_json
 from meshrt.studies.fuzz.quantized import make_quantized
 
@@ -146,7 +146,7 @@ def given(rng: Random, choose_from: tuple[click.Option, ...], most: int) -> list
     return arguments
 
 
-def make_command(rng: Random) -> Case:
+def make_command(rng: Random) -> FuzzCase:
     files = valid_model()
     files["defects.json"] = mutated_json(rng, {"cores": [[0, 0]], "links": [[1, 1, "east"]]})
     kind = rng.random()
@@ -173,7 +173,7 @@ def make_command(rng: Random) -> Case:
         arguments = [rng.choice(("run", "list", "devices", "nothing", "")), *rng.choices(WORDS, k=2)]
     if rng.random() < 0.1:
         arguments.insert(rng.randrange(1, len(arguments) + 1), rng.choice(WORDS))
-    return Case(files, arguments=tuple(arguments))
+    return FuzzCase(files, arguments=tuple(arguments))
 
 
 def run_a_command(folder: Path, arguments: tuple[str | None, ...]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from meshrt.models.checkpoint import SINGLE, check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.reference import forward, load_weights
-from meshrt.studies.fuzz.models import CONFIG, VARIANTS, Case, refused
+from meshrt.studies.fuzz.models import CONFIG, VARIANTS, FuzzCase, refused
 from meshrt.studies.fuzz.mutate import mutated_json
 
 MIXTURES = tuple(variant for variant in VARIANTS if "num_experts_per_tok" in variant)
@@ -46,7 +46,7 @@ def valid_mixture(rng: Random) -> dict[str, bytes]:
     return files(json.dumps(CONFIG | MIXTURES[at]).encode(), *valid_checkpoint(at))
 
 
-def make_mixture(rng: Random) -> Case:
+def make_mixture(rng: Random) -> FuzzCase:
     """One wrong number, a few; tensors that are gone, or others; the same with changes anywhere in the key."""
     at = rng.randrange(len(MIXTURES))
     config, (header, data) = CONFIG | MIXTURES[at], valid_checkpoint(at)
@@ -59,7 +59,7 @@ def make_mixture(rng: Random) -> Case:
             header = _changed(rng, header)
         case _:
             text = mutated_json(rng, config)
-    return Case(files(text, header, data))
+    return FuzzCase(files(text, header, data))
 
 
 def _changed(rng: Random, header: dict[str, Any]) -> dict[str, Any]:

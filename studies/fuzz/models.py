@@ -63,7 +63,7 @@ LINKS = ("/etc/hostname", "../outside", "/dev/zero", "model.safetensors", ".", "
 
 
 @dataclass(frozen=True)
-class Case:
+class FuzzCase:
     """One input: the files and links of a model folder, and arguments. `{folder}` in these stands for the folder."""
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -82,11 +82,11 @@ def refused() -> Iterator[None]:
 # ----------------------------------------------------------------------------------------------------- configurations
 
 
-def make_config(rng: Random) -> Case:
+def make_config(rng: Random) -> FuzzCase:
     files = {"config.json": mutated_json(rng, CONFIG | rng.choice(VARIANTS))}
     if rng.random() < 0.2:
         files["generation_config.json"] = mutated_json(rng, {"eos_token_id": [2, 3], "temperature": 0.6})
-    return Case(files, _links(rng, "config.json"))
+    return FuzzCase(files, _links(rng, "config.json"))
 
 
 def read_a_config(folder: Path, arguments: tuple[str | None, ...]) -> None:
@@ -135,7 +135,7 @@ def valid_model() -> dict[str, bytes]:
     return dict(_valid_model())
 
 
-def make_checkpoint(rng: Random) -> Case:
+def make_checkpoint(rng: Random) -> FuzzCase:
     header, data = checkpoint(rng.choice((1, 3, None)))
     text = mutated_json(rng, header)
     length = len(text)
@@ -149,9 +149,9 @@ def make_checkpoint(rng: Random) -> Case:
     shard = mutated_bytes(rng, shard) if rng.random() < 0.05 else shard
     files = {"config.json": _valid_model()["config.json"]}
     if rng.random() < 0.7:
-        return Case(files | {SINGLE: shard}, _links(rng, SINGLE))
+        return FuzzCase(files | {SINGLE: shard}, _links(rng, SINGLE))
     index = {"metadata": {"total_size": len(data)}, "weight_map": dict.fromkeys(header, "s1.safetensors")}
-    return Case(files | {INDEX: mutated_json(rng, index), "s1.safetensors": shard}, _links(rng, "s1.safetensors"))
+    return FuzzCase(files | {INDEX: mutated_json(rng, index), "s1.safetensors": shard}, _links(rng, "s1.safetensors"))
 
 
 def read_a_checkpoint(folder: Path, arguments: tuple[str | None, ...]) -> None:
@@ -221,11 +221,11 @@ def tokenizer_text() -> bytes:
     return json.dumps(data).encode()
 
 
-def make_tokenizer(rng: Random) -> Case:
+def make_tokenizer(rng: Random) -> FuzzCase:
     data = json.loads(tokenizer_text())
     for part in rng.sample(list(PARTS), rng.choice((0, 0, 1, 1, 2))):
         data[part] = rng.choice(PARTS[part])
-    return Case({"tokenizer.json": mutated_json(rng, data)}, _links(rng, "tokenizer.json"), (rng.choice(TEXTS),))
+    return FuzzCase({"tokenizer.json": mutated_json(rng, data)}, _links(rng, "tokenizer.json"), (rng.choice(TEXTS),))
 
 
 def use_a_tokenizer(folder: Path, arguments: tuple[str | None, ...]) -> None:
@@ -236,16 +236,16 @@ def use_a_tokenizer(folder: Path, arguments: tuple[str | None, ...]) -> None:
         decode(tokenizer, [0, 5, 23, 24, 10**6, 2**31])
 
 
-def make_prompt(rng: Random) -> Case:
+def make_prompt(rng: Random) -> FuzzCase:
     text = rng.choice((None, *TEXTS, "".join(chr(rng.randrange(0x110000)) for _ in range(rng.randrange(40)))))
     ids = rng.choice((None, None, None, "1,,2", "1 2", "", "\u0661,\u0662", "1_0", "+1", "1.0", "9" * 5000))
     if rng.random() < 0.3:
         ids = ",".join([str(rng.choice((1, 2, 23, *INTEGERS))) for _ in range(5)] * rng.choice((1, 1, 20, 20_000)))
     number = rng.choice((None, None, None, *(number for number in INTEGERS if not 2**16 < number <= 10_000_000)))
-    return Case(valid_model(), arguments=(text, ids, None if number is None else str(number)))
+    return FuzzCase(valid_model(), arguments=(text, ids, None if number is None else str(number)))
 
 
-class Alone:
+class AloneControl:
     """The control traffic of a single rank."""
 
     rank = 0
@@ -262,7 +262,7 @@ def use_a_prompt(folder: Path, arguments: tuple[str | None, ...]) -> None:
         config, console = read_config(folder), Console()
         tokens = None if number is None else int(number)
         options = GenerationOptions(model=str(folder), prompt=text, prompt_ids=ids, prompt_tokens=tokens)
-        prompt = read_prompt(Alone(), folder, config.vocab_size, options)  # type: ignore[arg-type]  # one process for a communicator
+        prompt = read_prompt(AloneControl(), folder, config.vocab_size, options)  # type: ignore[arg-type]  # one process for a communicator
         assert prompt.ids and all(0 <= token < config.vocab_size for token in prompt.ids), "ids beyond the vocabulary"
         Teller(console, prompt).tell([3, 4])
         prompt.decode([5])

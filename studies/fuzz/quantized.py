@@ -17,7 +17,7 @@ from meshrt.models.quantize.folder import read_dense
 from meshrt.models.quantize.form import Spec
 from meshrt.models.reference import load_weights
 from meshrt.studies.fuzz.mixtures import MIXTURES
-from meshrt.studies.fuzz.models import CONFIG, Case, refused
+from meshrt.studies.fuzz.models import CONFIG, FuzzCase, refused
 from meshrt.studies.fuzz.mutate import mutated_bytes, mutated_json
 
 RANKS = {"model.layers.0.mlp.gate_proj": 4, "model.layers.1.self_attn.q_proj": 2}
@@ -57,7 +57,7 @@ def checkpoint(at: int) -> tuple[dict[str, Any], bytes]:
     return header, bytes(data)
 
 
-def make_quantized(rng: Random) -> Case:
+def make_quantized(rng: Random) -> FuzzCase:
     """Changes in the key, in the header, or in the data; values that do not fit the tensors that are there."""
     at = rng.randrange(len(KEYS))
     header, data = checkpoint(at)
@@ -75,7 +75,7 @@ def make_quantized(rng: Random) -> Case:
         case _:
             data = mutated_bytes(rng, data)
     config = json.dumps(BASES[at]).encode()[:-1] + b', "quantized": ' + key + b"}"
-    return Case({"config.json": config, SINGLE: struct.pack("<Q", len(text)) + text + data})
+    return FuzzCase({"config.json": config, SINGLE: struct.pack("<Q", len(text)) + text + data})
 
 
 def _misfit(rng: Random, key: dict[str, Any]) -> dict[str, Any]:

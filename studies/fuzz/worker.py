@@ -22,17 +22,17 @@ from meshrt.ranks.host import prepare_environment
 prepare_environment()  # before anything imports numpy
 
 from meshrt.studies.fuzz import imports, lines, mixtures, models, quantized  # noqa: E402
-from meshrt.studies.fuzz.models import Case  # noqa: E402
+from meshrt.studies.fuzz.models import FuzzCase  # noqa: E402
 
 BATCH = 1000  # inputs of each kind in one process: MPI has some 2000 communicators, and failed runs keep theirs
 BOUND = 1 << 30  # bytes of memory beyond those that the process starts with
 PATIENCE = 20.0  # seconds for one input
 FOUND = 3
 
-Kind: TypeAlias = tuple[Callable[[Random], Case], Callable[[Path, tuple[str | None, ...]], None]]
+Kind: TypeAlias = tuple[Callable[[Random], FuzzCase], Callable[[Path, tuple[str | None, ...]], None]]
 
 
-def _make_onnx(rng: Random) -> Case:
+def _make_onnx(rng: Random) -> FuzzCase:
     from meshrt.studies.fuzz import graphs  # its libraries are of an extra
 
     return graphs.make_onnx(rng)
@@ -63,13 +63,13 @@ def kind_of(number: int, names: Sequence[str]) -> str:
     return names[number % len(names)]
 
 
-def make(kinds: Mapping[str, Kind], seed: int, number: int, names: Sequence[str]) -> Case:
+def make(kinds: Mapping[str, Kind], seed: int, number: int, names: Sequence[str]) -> FuzzCase:
     """The input of that number: it depends on nothing else."""
     name = kind_of(number, names)
     return kinds[name][0](Random(f"{seed} {name} {number}"))
 
 
-def lay(case: Case, folder: Path, before: Case) -> None:
+def lay(case: FuzzCase, folder: Path, before: FuzzCase) -> None:
     """Write the input's files, in place of those of the one before: what is the same is left there."""
     same = {name for name, data in case.files.items() if before.files.get(name) is data and name not in before.links}
     same -= set(case.links)
@@ -89,7 +89,7 @@ def work(scratch: Path, seed: int, first: int, names: Sequence[str], kinds: Mapp
     folder, place = scratch / "input", scratch / "case.json"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    case = Case()
+    case = FuzzCase()
     limit_memory()
     with (scratch / "trace.txt").open("w") as trace, (scratch / "number").open("wb", buffering=0) as counter:
         faulthandler.enable(trace)

@@ -9,13 +9,13 @@ from itertools import pairwise
 
 from meshrt.studies.milo import published, rooflines, stripes
 from meshrt.studies.milo.lines import correlations, kinds, rounds
-from meshrt.studies.milo.quality import Measured
+from meshrt.studies.milo.quality import RecipeOutcome
 from meshrt.studies.milo.recipes import DENSE, FIGURE11_RANKS, SPARSE, TABLE6_RANKS
 from meshrt.studies.rows import Finding
 
 SIGNIFICANT = 2.0  # standard errors
 
-All = Mapping[str, Measured]
+All = Mapping[str, RecipeOutcome]
 
 
 def worse(where: str, model: str, outcomes: All, much: str, little: str) -> Finding:

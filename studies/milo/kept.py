@@ -7,27 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from meshrt.models.catalogue import find_model
-from meshrt.models.quantize.model import Found
+from meshrt.models.quantize.model import QuantizedMatrix
 from meshrt.ranks.console import Console
-from meshrt.studies.milo.quality import Measured, Recipe, measure
+from meshrt.studies.milo.quality import Recipe, RecipeOutcome, measure
 from meshrt.studies.milo.recipes import TINY
 from meshrt.studies.store import digest, file_of, read_runs, write_all, write_share
 
 
 @dataclass
-class Kept:
+class RecipeOutcomes:
     """Of each recipe what came of it, on so many `stories`."""
 
     stories: int
     path: str | None = None
     code: str = ""
-    found: dict[str, Measured] = field(default_factory=dict)
+    found: dict[str, RecipeOutcome] = field(default_factory=dict)
 
     def key(self, recipe: Recipe) -> str:
         """All that a measurement depends on but code and weights."""
         return json.dumps(asdict(recipe) | {"stories": self.stories})
 
-    def of(self, recipe: Recipe) -> Measured:
+    def of(self, recipe: Recipe) -> RecipeOutcome:
         return self.found[self.key(recipe)]
 
     def missing(self, recipes: Iterable[Recipe]) -> list[Recipe]:
@@ -59,22 +59,24 @@ class Kept:
             write_all(comm, self.path, self.code, _plain(self.found))
 
 
-def open_kept(path: str | None, stories: int) -> Kept:
+def open_kept(path: str | None, stories: int) -> RecipeOutcomes:
     """What the file of `reproduce milo` holds by this very code and these weights (studies/store.py). UsageError."""
     path = file_of(path, "milo")
     weights = [file for model in TINY for file in sorted(find_model(model).glob("*.safetensors"))]
     code = digest([*sorted(Path(__file__).parent.glob("*.py")), *weights]) if path else ""
-    return Kept(stories, path, code, read_runs(path, code, _measured))
+    return RecipeOutcomes(stories, path, code, read_runs(path, code, _measured))
 
 
-def _plain(measured: Mapping[str, Measured]) -> dict[str, Any]:
+def _plain(measured: Mapping[str, RecipeOutcome]) -> dict[str, Any]:
     return {key: asdict(run) for key, run in measured.items()}
 
 
-def _measured(data: dict[str, Any]) -> Measured:
+def _measured(data: dict[str, Any]) -> RecipeOutcome:
     """What asdict and JSON have made lists of, as it was."""
-    matrices = tuple(Found(**{name: _tuples(value) for name, value in matrix.items()}) for matrix in data["matrices"])
-    return Measured(**{**data, "matrices": matrices, "losses": _tuples(data["losses"])})
+    matrices = tuple(
+        QuantizedMatrix(**{name: _tuples(value) for name, value in matrix.items()}) for matrix in data["matrices"]
+    )
+    return RecipeOutcome(**{**data, "matrices": matrices, "losses": _tuples(data["losses"])})
 
 
 def _tuples(value: Any) -> Any:

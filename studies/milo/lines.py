@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.models.quantize.model import Found
-from meshrt.studies.milo.quality import Measured
+from meshrt.models.quantize.model import QuantizedMatrix
+from meshrt.studies.milo.quality import RecipeOutcome
 from meshrt.studies.milo.sizes import shapes_of
 
 Value = float | int | str | None
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """All lines of a table have the same values, by name."""
 
     table: str
@@ -27,7 +27,7 @@ class Line:
         return asdict(self)
 
 
-def quality(table: str, model: str, outcomes: Mapping[str, Measured]) -> list[Line]:
+def quality(table: str, model: str, outcomes: Mapping[str, RecipeOutcome]) -> list[TableLine]:
     """Bytes and perplexity; what is lost beyond float16, in nats a token, with its paired standard error."""
     lines = []
     for system, outcome in outcomes.items():
@@ -37,11 +37,11 @@ def quality(table: str, model: str, outcomes: Mapping[str, Measured]) -> list[Li
             "bits_per_weight": outcome.bits_per_weight, "error": outcome.error, "perplexity": outcome.perplexity,
             "nats_more": nats, "standard_error": error,
         }  # fmt: skip
-        lines.append(Line(table, model, system, values))
+        lines.append(TableLine(table, model, system, values))
     return lines
 
 
-def kinds(table: str, model: str, outcomes: Mapping[str, Measured]) -> list[Line]:
+def kinds(table: str, model: str, outcomes: Mapping[str, RecipeOutcome]) -> list[TableLine]:
     """Table 2: means over the matrices of a kind."""
     lines = []
     for kind, matrices in by_kind(model, outcomes["HQQ"].matrices).items():
@@ -51,14 +51,14 @@ def kinds(table: str, model: str, outcomes: Mapping[str, Measured]) -> list[Line
             "below_half": float(small), "from_half_on": float(large),
             "share_below_half": float(np.mean([matrix.residual_rank[0] / min(matrix.shape) for matrix in matrices])),
         }  # fmt: skip
-        lines.append(Line(table, model, kind, values))
+        lines.append(TableLine(table, model, kind, values))
     return lines
 
 
-def correlations(table: str, model: str, outcomes: Mapping[str, Measured]) -> list[Line]:
+def correlations(table: str, model: str, outcomes: Mapping[str, RecipeOutcome]) -> list[TableLine]:
     """Figure 5: kurtosis and |W - W_dq| / |W|, over all matrices."""
     return [
-        Line(table, model, system, {"matrices": len(outcome.matrices), "correlation": correlation(
+        TableLine(table, model, system, {"matrices": len(outcome.matrices), "correlation": correlation(
             [(each.kurtosis, each.weight_error) for each in outcome.matrices])})
         for system, outcome in outcomes.items()
     ]  # fmt: skip
@@ -68,7 +68,7 @@ def correlation(pairs: list[tuple[float, float]]) -> float:
     return float(np.corrcoef(np.array(pairs).T)[0, 1])
 
 
-def rounds(table: str, model: str, outcomes: Mapping[str, Measured]) -> list[Line]:
+def rounds(table: str, model: str, outcomes: Mapping[str, RecipeOutcome]) -> list[TableLine]:
     """Figure 7: how the error of equation 13 went, by kind of matrix. Errors are means, relative to |W|."""
     lines = []
     for system, measured in outcomes.items():
@@ -87,13 +87,13 @@ def rounds(table: str, model: str, outcomes: Mapping[str, Measured]) -> list[Lin
                 "last": float(np.mean([curve[-1] for curve in curves])),
                 "least": float(np.mean([min(curve) for curve in curves])),
             }
-            lines.append(Line(table, model, f"{kind}, {system}", values))
+            lines.append(TableLine(table, model, f"{kind}, {system}", values))
     return lines
 
 
-def by_kind(model: str, matrices: tuple[Found, ...]) -> dict[str, list[Found]]:
+def by_kind(model: str, matrices: tuple[QuantizedMatrix, ...]) -> dict[str, list[QuantizedMatrix]]:
     kind = {matrix.name: matrix.kind for matrix in shapes_of(model).matrices}
-    groups: dict[str, list[Found]] = {}
+    groups: dict[str, list[QuantizedMatrix]] = {}
     for matrix in matrices:
         groups.setdefault(kind[matrix.name], []).append(matrix)
     return groups

@@ -13,10 +13,10 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.models.perplexity import Loss, difference, losses, of_losses
 from meshrt.models.quantize.choice import choose
-from meshrt.models.quantize.model import Found, quantize, read_model, statistics
+from meshrt.models.quantize.model import QuantizedMatrix, quantize, read_model, statistics
 from meshrt.models.quantize.policies import needs_text, parse
 from meshrt.models.quantize.shapes import shapes_of
-from meshrt.models.quantize.sizes import Scheme, sizes
+from meshrt.models.quantize.sizes import CodesForm, sizes
 from meshrt.models.reference import load_weights
 from meshrt.models.stories import HELD_OUT_SEED
 from meshrt.models.texts import story_sequences
@@ -39,14 +39,14 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Measured:
+class RecipeOutcome:
     """What came of a recipe. `seconds` are the CPU's, for quantizing and writing."""
 
     policy: str
     bytes: int
     compensator_bytes: int
     bits_per_weight: float
-    matrices: tuple[Found, ...]
+    matrices: tuple[QuantizedMatrix, ...]
     losses: tuple[Loss, ...]  # of each story
     seconds: float
 
@@ -59,25 +59,25 @@ class Measured:
         """The mean of |W - W'| / |W| over the matrices."""
         return float(np.mean([matrix.weight_error for matrix in self.matrices])) if self.matrices else 0.0
 
-    def more_than(self, other: "Measured") -> tuple[float, float]:
+    def more_than(self, other: "RecipeOutcome") -> tuple[float, float]:
         """Nats a token that it loses more, and the standard error, paired over stories (0 of a single one)."""
         nats, error = difference(other.losses, self.losses)
         return nats, error or 0.0
 
 
-def measure(recipe: Recipe, stories: int) -> Measured:
+def measure(recipe: Recipe, stories: int) -> RecipeOutcome:
     """In this process."""
     folder = find_model(recipe.model)
     config, checkpoint = read_model(folder)
     tokenizer, shapes = load_tokenizer(folder), shapes_of(config)
     test = story_sequences(config, tokenizer, HELD_OUT_SEED, stories)
-    scheme = Scheme(recipe.method, recipe.bits, GROUP, False, recipe.compensator_bits if recipe.ranks else 16)
+    scheme = CodesForm(recipe.method, recipe.bits, GROUP, False, recipe.compensator_bits if recipe.ranks else 16)
     if recipe.method == "fp16":
         nbytes, nats = (
             (shapes.weights + shapes.others) * shapes.item_bytes,
             losses(config, load_weights(folder, np.float32), test),
         )
-        return Measured("", nbytes, 0, 8.0 * shapes.item_bytes, (), tuple(nats), 0.0)
+        return RecipeOutcome("", nbytes, 0, 8.0 * shapes.item_bytes, (), tuple(nats), 0.0)
     gptq = recipe.method == "gptq"
     text = None
     if gptq or (recipe.ranks and needs_text(parse(recipe.ranks))):
@@ -94,7 +94,7 @@ def measure(recipe: Recipe, stories: int) -> Measured:
         seconds = process_time() - begin
         nats = losses(read_config(out, quantized=True), load_weights(out, np.float32), test)
     size = sizes(shapes, scheme, ranks)
-    return Measured(
+    return RecipeOutcome(
         policy["ranks"], size["bytes"], size["compensator_bytes"], size["bits_per_weight"], tuple(matrices),
         tuple(nats), seconds,
     )  # fmt: skip

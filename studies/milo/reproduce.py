@@ -14,11 +14,11 @@ from meshrt.report import SCHEMA
 from meshrt.studies.files import write_csv
 from meshrt.studies.milo import claims as milo_claims
 from meshrt.studies.milo import published, rooflines, sizes, stripes, weights
-from meshrt.studies.milo.kept import Kept
-from meshrt.studies.milo.lines import LINES, Line
-from meshrt.studies.milo.quality import Measured
+from meshrt.studies.milo.kept import RecipeOutcomes
+from meshrt.studies.milo.lines import LINES, TableLine
+from meshrt.studies.milo.quality import RecipeOutcome
 from meshrt.studies.milo.recipes import RECIPES, TINY
-from meshrt.studies.rows import Finding, Row
+from meshrt.studies.rows import Finding, PaperRow
 
 ROWS = {
     "3": sizes.table3, "4": sizes.table4, "5": sizes.table5, "6": sizes.table6,
@@ -28,7 +28,7 @@ NAMES = (*map(str, range(1, 10)), "figure5", "figure7", "figure8", "figure9", "f
 
 
 def reproduce(
-    comm: Any, console: Console, names: Sequence[str], kept: Kept,
+    comm: Any, console: Console, names: Sequence[str], kept: RecipeOutcomes,
     show: Callable[[dict[str, Any], str], object] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """These tables and figures, the models' runs shared out to the ranks: the report, on all of them.
@@ -36,8 +36,8 @@ def reproduce(
     `show(report so far, name)` is called on rank 0 as soon as a table or figure is done.
     """
     start = perf_counter()
-    rows: list[Row] = []
-    lines: list[Line] = []
+    rows: list[PaperRow] = []
+    lines: list[TableLine] = []
     claims: list[Finding] = []
     seconds: list[dict[str, Any]] = []
 
@@ -80,7 +80,7 @@ def reproduce(
     return report()
 
 
-def _seconds(model: str, outcomes: Mapping[str, Measured]) -> list[dict[str, Any]]:
+def _seconds(model: str, outcomes: Mapping[str, RecipeOutcome]) -> list[dict[str, Any]]:
     """Figure 8: CPU seconds of each of its recipes, of the host that ran it."""
     return [
         {"model": model, "system": system, "seconds": outcome.seconds}

@@ -11,7 +11,7 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.studies.milo.published import BATCHES, FIGURE9, TABLE7, TABLE9
 from meshrt.studies.milo.sizes import GIB, shapes_of
-from meshrt.studies.rows import Row
+from meshrt.studies.rows import PaperRow
 
 # A100 PCIe 40 GB (NVIDIA A100 datasheet): HBM2 at 1,555 GB/s, 312 TFLOPS in FP16 without sparsity.
 BYTES_PER_SECOND, FLOPS, MEMORY_GIB = 1555e9, 312e12, 40
@@ -48,7 +48,7 @@ def compute_bound_from(form: Format) -> int:
     return ceil(form.bits / 16 * FLOPS / BYTES_PER_SECOND)
 
 
-def figure9(batch: int = 16) -> list[Row]:
+def figure9(batch: int = 16) -> list[PaperRow]:
     """How many times as fast as MARLIN's in groups of 128, over w1 and w2 (w3 is like w1)."""
     rows = []
     for model, shapes in TABLE9.items():
@@ -57,12 +57,12 @@ def figure9(batch: int = 16) -> list[Row]:
         for kind, form in MILO.items():
             ratio = marlin / sum(product_seconds(form, batch, k, n) for k, n in own)
             published = FIGURE9[model] if kind == "symmetric" else None
-            rows.append(Row("figure9", model, form.name, f"over MARLIN, batch {batch}", "x", published, ratio,
+            rows.append(PaperRow("figure9", model, form.name, f"over MARLIN, batch {batch}", "x", published, ratio,
                             note=BOUND))  # fmt: skip
     return rows
 
 
-def table7() -> list[Row]:
+def table7() -> list[PaperRow]:
     """Seconds of one decoding step of Mixtral, and how many times as fast as MARLIN."""
     rows = []
     for system, published in TABLE7.items():
@@ -73,12 +73,12 @@ def table7() -> list[Row]:
                 note = "a kernel for one token alone"
                 if form.most is None or batch <= form.most:
                     value, note = step_seconds(form, batch), BOUND
-            rows.append(Row("7", "Mixtral-8x7B", system, f"batch {batch}", "s", published[at], value, note=note))
+            rows.append(PaperRow("7", "Mixtral-8x7B", system, f"batch {batch}", "s", published[at], value, note=note))
     for at, batch in enumerate(BATCHES):
         ours, theirs = TABLE7["MiLo"][at], TABLE7["MARLIN"][at]
         assert ours is not None and theirs is not None
         bound = step_seconds(END_TO_END["MARLIN"], batch) / step_seconds(END_TO_END["MiLo"], batch)
-        rows.append(Row("7", "Mixtral-8x7B", "MiLo", f"over MARLIN, batch {batch}", "x", theirs / ours, bound,
+        rows.append(PaperRow("7", "Mixtral-8x7B", "MiLo", f"over MARLIN, batch {batch}", "x", theirs / ours, bound,
                         note=BOUND))  # fmt: skip
     return rows
 

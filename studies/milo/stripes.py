@@ -7,7 +7,7 @@ each but the first.
 """
 
 from meshrt.studies.milo.published import DEEPSEEK_SHAPES, TABLE9, TILES
-from meshrt.studies.rows import Row
+from meshrt.studies.rows import PaperRow
 
 MULTIPROCESSORS = 108
 
@@ -21,7 +21,7 @@ def meetings(k: int, n: int, tile_k: int, tile_n: int) -> int | None:
     return sum(cut % rows != 0 for cut in range(stripe, rows * columns, stripe))
 
 
-def table9() -> list[Row]:
+def table9() -> list[PaperRow]:
     """Of each matrix as printed, and of those that DeepSeek-MoE really has."""
     rows = []
     shapes = {**TABLE9, "DeepSeek-MoE, as it is": DEEPSEEK_SHAPES}
@@ -30,6 +30,6 @@ def table9() -> list[Row]:
             for tile_k, tile_n in TILES:
                 count = meetings(k, n, tile_k, tile_n)
                 note = "" if count is not None else "no whole number of tiles"
-                rows.append(Row("9", model, f"tiles {tile_k} x {tile_n}", f"{k} x {n}", "meetings", None, count,
+                rows.append(PaperRow("9", model, f"tiles {tile_k} x {tile_n}", f"{k} x {n}", "meetings", None, count,
                                 note=note))  # fmt: skip
     return rows

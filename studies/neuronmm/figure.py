@@ -13,7 +13,7 @@ from meshrt.ranks.files import write_file
 from meshrt.studies.neuronmm import published
 from meshrt.studies.neuronmm.published import NAMES
 from meshrt.studies.neuronmm.tables import derived, kernel_of, table3_job
-from meshrt.studies.rows import Emulate, Row
+from meshrt.studies.rows import Emulate, PaperRow
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ def points(device: NeuronDevice, emulate: Emulate) -> list[KernelPoint]:
     return line
 
 
-def figure6(device: NeuronDevice, emulate: Emulate) -> list[Row]:
+def figure6(device: NeuronDevice, emulate: Emulate) -> list[PaperRow]:
     """What the text says of the longest sequence."""
     by_length = {(point.system, point.m): point for point in points(device, emulate)}
     last = {kernel: by_length[NAMES[kernel], published.LENGTHS[-1]] for kernel in published.TABLE3}
     subject, fused = f"M = {published.LENGTHS[-1]}", last["fused"]
     rows = [
-        Row("figure6", subject, NAMES[kernel], "latency", "ms", 1e3 * stated,
+        PaperRow("figure6", subject, NAMES[kernel], "latency", "ms", 1e3 * stated,
             1e3 * seconds if (seconds := last[kernel].seconds) else None, note=last[kernel].refused or "")
         for kernel, stated in published.LONGEST.items()
     ]  # fmt: skip
@@ -81,7 +81,7 @@ def figure6(device: NeuronDevice, emulate: Emulate) -> list[Row]:
     return rows
 
 
-def _spills(subject: str, kernel: str, ratio: float, point: KernelPoint, fused: KernelPoint) -> list[Row]:
+def _spills(subject: str, kernel: str, ratio: float, point: KernelPoint, fused: KernelPoint) -> list[PaperRow]:
     """What is spilled, and what would have been, if all else crosses as emulated, with the published traffic."""
     if point.hbm_bytes is None or point.spilled_bytes is None or fused.hbm_bytes is None:
         return []

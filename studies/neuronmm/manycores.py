@@ -13,8 +13,8 @@ from meshrt.neuron.device import NeuronDevice
 from meshrt.ranks.files import write_file
 from meshrt.studies.files import check_folder
 from meshrt.studies.neuronmm.tables import times
-from meshrt.studies.rows import Emulate, Row
-from meshrt.studies.sweep import Job, Outcome
+from meshrt.studies.rows import Emulate, PaperRow
+from meshrt.studies.sweep import Outcome, RunSpec
 from meshrt.studies.tune.answers import folder
 
 CORES = 32
@@ -53,7 +53,7 @@ LIKE: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # models that are not pac
 }  # fmt: skip
 
 
-def table(device: NeuronDevice, emulate: Emulate) -> list[Row]:
+def table(device: NeuronDevice, emulate: Emulate) -> list[PaperRow]:
     """Time to the first token, and for one halfway through the new ones, of one layer and of two: all others are alike.
 
     The first token is beside the comparison (derived): the published times have compiled graphs of their own for it.
@@ -69,7 +69,7 @@ def table(device: NeuronDevice, emulate: Emulate) -> list[Row]:
             outcomes = [emulate(_job(device, model, stated.bits, count, options)) for count in (1, 2)]
             seconds = _all_layers(outcomes, name, layers)
             rows.append(
-                Row(
+                PaperRow(
                     "tp32", f"{stated.model}, {stated.prompt} + {stated.new}", f"{stated.bits} bits", column, "ms",
                     milliseconds, times(seconds, 1e3), derived=column == "TTFT",
                     note=next((outcome.refused for outcome in outcomes if outcome.refused), ""),
@@ -84,11 +84,11 @@ def _all_layers(outcomes: list[Outcome], name: str, layers: int) -> float | None
     return None if single is None or double is None else single + (layers - 1) * (double - single)
 
 
-def _job(device: NeuronDevice, model: str, bits: int, layers: int, options: Mapping[str, Any]) -> Job:
+def _job(device: NeuronDevice, model: str, bits: int, layers: int, options: Mapping[str, Any]) -> RunSpec:
     # AWS's int8 is signed, and has a scale for a column or a matrix ("s8" of the Transformers NeuronX developer guide;
     # quantization types of the NxD Inference feature guide): no zeros, no groups.
     weights: dict[str, Any] = {"bits": bits, "group": "row", "symmetric": True} if bits < 16 else {}
-    return Job(
+    return RunSpec(
         "llama", (CORES, 1), device, {"model": model, "dtype": "bfloat16", "layers": layers, **weights, **options}
     )
 

@@ -14,15 +14,15 @@ from meshrt.ranks.files import write_file
 from meshrt.studies.files import check_folder
 from meshrt.studies.neuronmm import published
 from meshrt.studies.neuronmm.tables import times
-from meshrt.studies.rows import Emulate, Row
-from meshrt.studies.sweep import Job, Outcome
+from meshrt.studies.rows import Emulate, PaperRow
+from meshrt.studies.sweep import Outcome, RunSpec
 from meshrt.studies.tune.answers import folder
 
 MODEL, TOKENS = published.MODEL, published.TOKENS
 CONTEXTS = (TOKENS, TOKENS + TOKENS // 2 - 1, 2 * TOKENS - 2)  # of the first, middle and last token that is decoded
 
 
-def table6(device: NeuronDevice, emulate: Emulate) -> list[Row]:
+def table6(device: NeuronDevice, emulate: Emulate) -> list[PaperRow]:
     """Sizes of matrices and of their factors at ratio 0.2: eq. 5, no run."""
     matrices = {matrix.name.rpartition(".")[2]: matrix for matrix in read_config(find_model(MODEL)).layer(0).matrices()}
     rows = []
@@ -36,11 +36,13 @@ def table6(device: NeuronDevice, emulate: Emulate) -> list[Row]:
         }
         for module, (stated, shape) in sizes.items():
             subject = f"{shape[0]} x {shape[1]}"
-            rows.append(Row("6", subject, module, "size", "elements", float(np.prod(stated)), float(np.prod(shape))))
+            rows.append(
+                PaperRow("6", subject, module, "size", "elements", float(np.prod(stated)), float(np.prod(shape)))
+            )
     return rows
 
 
-def table7(device: NeuronDevice, emulate: Emulate) -> list[Row]:
+def table7(device: NeuronDevice, emulate: Emulate) -> list[PaperRow]:
     """One request of 1024 tokens with 1024 new ones, end to end, by compression ratio (section 5.4.4).
 
     Twice: with the MLP's matrices as its kernels read them, and, beside the comparison (derived), as stored, [out, in]:
@@ -77,7 +79,7 @@ def _serving(prefill: Outcome, tokens: Sequence[Outcome]) -> published.Serving |
 
 def _rows(
     ratio: float, stated: published.Serving, emulated: published.Serving | None, note: str, stored: bool
-) -> list[Row]:
+) -> list[PaperRow]:
     columns = {
         "latency": ("end to end", "s", 1.0),
         "throughput": ("throughput", "tokens/s", 1.0),
@@ -85,7 +87,7 @@ def _rows(
         "tpot": ("TPOT", "ms", 1e3),
     }
     return [
-        Row(
+        PaperRow(
             "7", _subject(ratio), MODEL + stored * ", weight.t()", column, unit, times(getattr(stated, name), scale),
             times(None if emulated is None else getattr(emulated, name), scale), note=note,
             derived=stored or name == "throughput",
@@ -94,20 +96,20 @@ def _rows(
     ]  # fmt: skip
 
 
-def _decode_rows(ratio: float, stated: published.Serving, middle: Mapping[str, Any]) -> list[Row]:
+def _decode_rows(ratio: float, stated: published.Serving, middle: Mapping[str, Any]) -> list[PaperRow]:
     """What crosses between HBM and SBUF for a token, and at what rate: as many bytes in the published time, too."""
     (decode,) = (phase for phase in middle["phases"] if phase["name"] == "decode")
     traffic, seconds = decode["hbm_bytes"]["total"], decode["critical_path"]["seconds"]
     rate = None if stated.tpot is None else traffic / stated.tpot / 1e9
     subject = _subject(ratio)
     return [
-        Row("7", subject, MODEL, "traffic of a token", "GiB", None, traffic / GIB, derived=True),
-        Row("7", subject, MODEL, "HBM rate in decode", "GB/s", rate, traffic / seconds / 1e9, derived=True),
+        PaperRow("7", subject, MODEL, "traffic of a token", "GiB", None, traffic / GIB, derived=True),
+        PaperRow("7", subject, MODEL, "HBM rate in decode", "GB/s", rate, traffic / seconds / 1e9, derived=True),
     ]
 
 
-def _job(device: NeuronDevice, model: str, **options: Any) -> Job:
-    return Job("llama", (1, 1), device, {"model": model, "dtype": "bfloat16", **options})
+def _job(device: NeuronDevice, model: str, **options: Any) -> RunSpec:
+    return RunSpec("llama", (1, 1), device, {"model": model, "dtype": "bfloat16", **options})
 
 
 def _subject(ratio: float) -> str:

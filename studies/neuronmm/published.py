@@ -17,7 +17,7 @@ TABLE1_SIZES = {"m": 2048, "k": 2048, "r": 2048, "n": 8192, "block_n": 512}
 
 
 @dataclass(frozen=True)
-class Kernel:
+class PublishedKernel:
     """What a table says of a kernel. Seconds, bytes, operations, shares of 1; None: the table has no such column."""
 
     seconds: float
@@ -33,17 +33,17 @@ class Kernel:
 
 
 TABLE1 = {
-    "sequential": Kernel(1.57e-3, 85.90e9, 298.66 * MIB),
-    "naive": Kernel(18.06e-3, 343.60e9, 3140.42 * MIB),
+    "sequential": PublishedKernel(1.57e-3, 85.90e9, 298.66 * MIB),
+    "naive": PublishedKernel(18.06e-3, 343.60e9, 3140.42 * MIB),
 }
 
 # Section 5.2, Table 3 and Figure 6: x [M, 8192], w [8192, 16384], u [8192, 4096], v [4096, 16384], result transposed.
 SIZES = {"k": 8192, "r": 4096, "n": 16384}
 LENGTHS = (1024, 2048, 4096, 8192, 16384, 32768)
 TABLE3 = {
-    "dense": Kernel(57.89e-3, 2.96e12, 9.93 * GIB, 0.7852, 0.6409, 68.01e9),
-    "sequential": Kernel(37.47e-3, 2.18e12, 6.52 * GIB, 0.8128, 0.6524, 78.92e9),
-    "fused": Kernel(27.63e-3, 2.18e12, 2.47 * GIB, 0.9921, 0.8520, 22.55e9),
+    "dense": PublishedKernel(57.89e-3, 2.96e12, 9.93 * GIB, 0.7852, 0.6409, 68.01e9),
+    "sequential": PublishedKernel(37.47e-3, 2.18e12, 6.52 * GIB, 0.8128, 0.6524, 78.92e9),
+    "fused": PublishedKernel(27.63e-3, 2.18e12, 2.47 * GIB, 0.9921, 0.8520, 22.55e9),
 }
 LONGEST = {"dense": 186.60e-3, "fused": 84.15e-3}  # seconds at M = 32768
 SPEEDUPS = {"dense": 2.09, "sequential": 1.35}  # of the fused kernel, on average
@@ -53,12 +53,12 @@ LONGEST_TRAFFIC = {"dense": 4.78}  # at M = 32768, as the sentence reads
 # Section 5.3, Table 4: x [4096, 7168], u [7168, 4096], v [4096, 18432], by B_M.
 TABLE4_SIZES = {"m": 4096, "k": 7168, "r": 4096, "n": 18432}
 TABLE4 = {
-    128: Kernel(31.25e-3, intensity=124.12, sbuf=0.1954, reloaded=0, saved=0),
-    256: Kernel(16.02e-3, intensity=240.94, sbuf=0.5169, reloaded=0, saved=0),
-    512: Kernel(11.02e-3, intensity=455.10, sbuf=0.8007, reloaded=0, saved=0),
-    1024: Kernel(10.99e-3, intensity=819.17, sbuf=0.9005, reloaded=0, saved=0),
-    2048: Kernel(11.07e-3, intensity=1280.50, sbuf=0.9635, reloaded=29.19 * MIB, saved=10.53 * MIB),
-    4096: Kernel(12.50e-3, intensity=512.95, sbuf=0.9896, reloaded=931.00 * MIB, saved=266.00 * MIB),
+    128: PublishedKernel(31.25e-3, intensity=124.12, sbuf=0.1954, reloaded=0, saved=0),
+    256: PublishedKernel(16.02e-3, intensity=240.94, sbuf=0.5169, reloaded=0, saved=0),
+    512: PublishedKernel(11.02e-3, intensity=455.10, sbuf=0.8007, reloaded=0, saved=0),
+    1024: PublishedKernel(10.99e-3, intensity=819.17, sbuf=0.9005, reloaded=0, saved=0),
+    2048: PublishedKernel(11.07e-3, intensity=1280.50, sbuf=0.9635, reloaded=29.19 * MIB, saved=10.53 * MIB),
+    4096: PublishedKernel(12.50e-3, intensity=512.95, sbuf=0.9896, reloaded=931.00 * MIB, saved=266.00 * MIB),
 }
 
 # Table 6: [in, out] of a matrix of Llama-3.2-1B, and the rank of its factors at compression ratio 0.2.

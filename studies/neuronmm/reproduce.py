@@ -23,13 +23,13 @@ from meshrt.studies.neuronmm.figure import KernelPoint, draw, figure6, points
 from meshrt.studies.neuronmm.model import table6, table7
 from meshrt.studies.neuronmm.shares import Shares, shares
 from meshrt.studies.neuronmm.speedups import table5
-from meshrt.studies.neuronmm.theirs import Cell, Checkout
+from meshrt.studies.neuronmm.theirs import Checkout, KernelCell
 from meshrt.studies.neuronmm.why import reasons
-from meshrt.studies.rows import Emulate, Row, off
-from meshrt.studies.store import Store, open_store
+from meshrt.studies.rows import Emulate, PaperRow, off
+from meshrt.studies.store import RunStore, open_store
 from meshrt.studies.sweep import Outcome
 
-TABLES: dict[str, Callable[[NeuronDevice, Emulate], list[Row]]] = {
+TABLES: dict[str, Callable[[NeuronDevice, Emulate], list[PaperRow]]] = {
     **neuronmm_tables.TABLES, "5": table5, "6": table6, "7": table7, "figure6": figure6, "tp32": manycores.table,
 }  # fmt: skip
 NAMES = tuple(TABLES)
@@ -37,17 +37,17 @@ OF_THE_PAPER = tuple(name for name in NAMES if name != "tp32")
 
 
 def reproduce(
-    comm: Any, console: Console, names: Sequence[str], device: NeuronDevice, store: Store, kernels: Path | None = None,
-    show: Callable[[dict[str, Any], str], object] | None = None,
+    comm: Any, console: Console, names: Sequence[str], device: NeuronDevice, store: RunStore,
+    kernels: Path | None = None, show: Callable[[dict[str, Any], str], object] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Emulate what these tables describe, shared out to the ranks: the report, on all of them. `kernels` is a checkout
     of the paper's own, which are run beside ours. `show(report so far, name)` is called on rank 0 as soon as a table is
     done. UsageError.
     """
     start = perf_counter()
-    rows: list[Row] = []
-    beside: list[Row] = []
-    checkout, all_cells = None, list[Cell]()
+    rows: list[PaperRow] = []
+    beside: list[PaperRow] = []
+    checkout, all_cells = None, list[KernelCell]()
     all_shares: list[Shares] = []
     line: list[KernelPoint] = []
     why: dict[str, list[str]] = {}
@@ -89,12 +89,12 @@ def reproduce(
     return report()
 
 
-def _asked(name: str, device: NeuronDevice, emulate: Emulate) -> tuple[list[Row], list[Shares]]:
+def _asked(name: str, device: NeuronDevice, emulate: Emulate) -> tuple[list[PaperRow], list[Shares]]:
     """A table's rows, and where the time of its cells went."""
     return TABLES[name](device, emulate), shares(device, emulate, name)
 
 
-def _found(comm: Any, folder: Path, cells: Sequence[Cell], device: NeuronDevice, store: Store) -> Checkout:
+def _found(comm: Any, folder: Path, cells: Sequence[KernelCell], device: NeuronDevice, store: RunStore) -> Checkout:
     """The kernels that are wanted, on all ranks: rank 0 looks for them. UsageError."""
     checkout: Checkout | UsageError | None = None
     if comm.rank == 0:
@@ -110,12 +110,12 @@ def _found(comm: Any, folder: Path, cells: Sequence[Cell], device: NeuronDevice,
     return checkout
 
 
-def open_runs(path: str | None) -> Store:
+def open_runs(path: str | None) -> RunStore:
     """What the file of `reproduce neuronmm` holds; what runs the published kernels is among the studies. UsageError."""
     return open_store(path, "neuronmm", sorted((Path(__file__).parents[1] / "nki").rglob("*.py")))
 
 
-def summary(name: str, rows: Sequence[Row]) -> dict[str, Any]:
+def summary(name: str, rows: Sequence[PaperRow]) -> dict[str, Any]:
     """Of a table's cells that are no derivations: how many ratios there are, the middle one and the worst."""
     ratios = {row: ratio for row in rows if not row.derived and (ratio := row.ratio) is not None}
     worst = max(ratios, key=lambda row: off(ratios[row]), default=None)

@@ -15,8 +15,8 @@ from meshrt.neuron.device import NeuronDevice
 from meshrt.ranks.files import write_file
 from meshrt.studies.files import check_folder
 from meshrt.studies.neuronmm import published
-from meshrt.studies.rows import Emulate, Row
-from meshrt.studies.sweep import Job, Outcome
+from meshrt.studies.rows import Emulate, PaperRow
+from meshrt.studies.sweep import Outcome, RunSpec
 from meshrt.studies.tune.answers import folder
 
 PROMPT = NEW = published.TOKENS
@@ -31,7 +31,7 @@ LIKE: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # models that are not pac
 }  # fmt: skip
 
 
-def table5(device: NeuronDevice, emulate: Emulate) -> list[Row]:
+def table5(device: NeuronDevice, emulate: Emulate) -> list[PaperRow]:
     """Time of a request without compression over that with it. Of one layer and of two: all others are alike."""
     rows = []
     for model, stated in published.TABLE5.items():
@@ -39,7 +39,7 @@ def table5(device: NeuronDevice, emulate: Emulate) -> list[Row]:
         for ratio, speedup in stated.items():
             before, after = seconds[0.0], seconds[ratio]
             emulated = None if before is None or after is None else before / after
-            rows.append(Row("5", f"ratio {ratio:g}", model, "speed-up", "ratio", speedup, emulated))
+            rows.append(PaperRow("5", f"ratio {ratio:g}", model, "speed-up", "ratio", speedup, emulated))
     return rows
 
 
@@ -60,8 +60,8 @@ def _seconds(outcome: Outcome, name: str) -> float | None:
     return None if outcome.report is None else float(outcome.report["result"][name])
 
 
-def _job(device: NeuronDevice, path: str, layers: int, options: Mapping[str, Any]) -> Job:
-    return Job("llama", (1, 1), device, {"model": path, "dtype": "bfloat16", "layers": layers, **options})
+def _job(device: NeuronDevice, path: str, layers: int, options: Mapping[str, Any]) -> RunSpec:
+    return RunSpec("llama", (1, 1), device, {"model": path, "dtype": "bfloat16", "layers": layers, **options})
 
 
 def _folder(model: str, ratio: float) -> tuple[str, int]:

@@ -11,11 +11,11 @@ from typing import Any
 
 from meshrt.neuron.device import GIB, MIB, NeuronDevice
 from meshrt.studies.neuronmm import published
-from meshrt.studies.neuronmm.published import NAMES, Kernel
-from meshrt.studies.rows import Emulate, Row
-from meshrt.studies.sweep import Job, Outcome
+from meshrt.studies.neuronmm.published import NAMES, PublishedKernel
+from meshrt.studies.rows import Emulate, PaperRow
+from meshrt.studies.sweep import Outcome, RunSpec
 
-# What a table calls a field of Kernel, its unit, and how many of that unit it is.
+# What a table calls a field of PublishedKernel, its unit, and how many of that unit it is.
 COLUMNS: dict[str, tuple[str, str, float]] = {
     "seconds": ("latency", "ms", 1e3),
     "hbm_bytes": ("traffic", "GiB", 1 / GIB),
@@ -35,7 +35,7 @@ SMALL = {  # Table 1's units
 PARTS = ("products", "beyond them", "idle")
 
 
-def job(device: NeuronDevice, kernel: str, **sizes: Any) -> Job:
+def job(device: NeuronDevice, kernel: str, **sizes: Any) -> RunSpec:
     """A product by shape, with the sums between blocks in bfloat16, as the published kernels keep them.
 
     The naive kernel keeps none there; the dense one has no rank.
@@ -43,10 +43,10 @@ def job(device: NeuronDevice, kernel: str, **sizes: Any) -> Job:
     options = {} if kernel == "naive" else {"sums": "tile"}
     sizes_used = {name: size for name, size in sizes.items() if (kernel, name) != ("dense", "r")}
     arguments = {"kernel": kernel, "dtype": "bfloat16", **options, **sizes_used}
-    return Job("xuv", (1, 1), device, arguments)
+    return RunSpec("xuv", (1, 1), device, arguments)
 
 
-def table3_job(device: NeuronDevice, kernel: str, m: int) -> Job:
+def table3_job(device: NeuronDevice, kernel: str, m: int) -> RunSpec:
     """Of Table 3 and Figure 6. The published count of transposes (22.55 GFLOP on average, 2 x 128 x K x M) shows that
     the tensor engine transposed x in the fused kernel, too, though section 4.2.2 has the DMA engines do it.
     """
@@ -54,17 +54,17 @@ def table3_job(device: NeuronDevice, kernel: str, m: int) -> Job:
     return job(device, kernel, m=m, **published.SIZES, out_transposed=True, **options)
 
 
-def table4_job(device: NeuronDevice, block_m: int) -> Job:
+def table4_job(device: NeuronDevice, block_m: int) -> RunSpec:
     return job(device, "fused", **published.TABLE4_SIZES, block_m=block_m, out_transposed=True, transpose="tensor")
 
 
-def kernel_of(outcome: Outcome) -> Kernel | None:
+def kernel_of(outcome: Outcome) -> PublishedKernel | None:
     """What a run measured; None where the machine refused."""
     if outcome.report is None:
         return None
     measured = outcome.report["measured"]
     traffic = measured["hbm_bytes"]["total"]
-    return Kernel(
+    return PublishedKernel(
         seconds=measured["critical_path"]["seconds"],
         flops=measured["flops"],
         hbm_bytes=traffic,
@@ -78,21 +78,26 @@ def kernel_of(outcome: Outcome) -> Kernel | None:
     )
 
 
-def average(kernels: Iterable[Kernel | None]) -> Kernel | None:
+def average(kernels: Iterable[PublishedKernel | None]) -> PublishedKernel | None:
     """Each number's mean; None where one of the kernels was refused."""
     figures = [asdict(kernel) if kernel is not None else None for kernel in kernels]
     if not all(figures):
         return None
-    return Kernel(
-        **{name: fmean(numbers[name] for numbers in figures if numbers is not None) for name in asdict(Kernel(0.0))}
+    return PublishedKernel(
+        **{
+            name: fmean(numbers[name] for numbers in figures if numbers is not None)
+            for name in asdict(PublishedKernel(0.0))
+        }
     )
 
 
-def rows_of(table: str, subject: str, kernel: str, stated: Kernel, emulated: Kernel | None, note: str) -> list[Row]:
+def rows_of(
+    table: str, subject: str, kernel: str, stated: PublishedKernel, emulated: PublishedKernel | None, note: str
+) -> list[PaperRow]:
     """A row for each number that the table states of a kernel."""
     columns = COLUMNS | (SMALL if table == "1" else {})
     return [
-        Row(
+        PaperRow(
             table, subject, NAMES[kernel], column, unit, times(getattr(stated, name), scale),
             times(None if emulated is None else getattr(emulated, name), scale), note=note,
         )
@@ -108,15 +113,15 @@ def times(value: float | None, scale: float) -> float | None:
 
 def derived(
     table: str, subject: str, kernel: str, column: str, unit: str, stated: float | None, emulated: float | None
-) -> Row:
+) -> PaperRow:
     """What follows from other cells, on both sides alike, and counts as no comparison of its own."""
-    return Row(table, subject, NAMES[kernel], column, unit, stated, emulated, derived=True)
+    return PaperRow(table, subject, NAMES[kernel], column, unit, stated, emulated, derived=True)
 
 
 # -------------------------------------------------------------------------------------------------------- tables
 
 
-def table1(device: NeuronDevice, emulate: Emulate) -> list[Row]:
+def table1(device: NeuronDevice, emulate: Emulate) -> list[PaperRow]:
     """Sequential products against a fused kernel without a cache (section 3.2)."""
     rows = []
     for kernel, stated in published.TABLE1.items():
@@ -127,10 +132,10 @@ def table1(device: NeuronDevice, emulate: Emulate) -> list[Row]:
     return rows
 
 
-def table3(device: NeuronDevice, emulate: Emulate) -> list[Row]:
+def table3(device: NeuronDevice, emulate: Emulate) -> list[PaperRow]:
     """Averages over sequence lengths, and the speed-ups that the text states of them (section 5.2)."""
-    rows: list[Row] = []
-    means: dict[str, Kernel | None] = {}
+    rows: list[PaperRow] = []
+    means: dict[str, PublishedKernel | None] = {}
     # Long sequences of all kernels follow one another, so that ranks that share them out have about as much to do.
     order = [(kernel, m) for m in published.LENGTHS for kernel in published.TABLE3]
     runs = {(kernel, m): emulate(table3_job(device, kernel, m)) for kernel, m in order}
@@ -147,7 +152,7 @@ def table3(device: NeuronDevice, emulate: Emulate) -> list[Row]:
     return rows
 
 
-def table4(device: NeuronDevice, emulate: Emulate) -> list[Row]:
+def table4(device: NeuronDevice, emulate: Emulate) -> list[PaperRow]:
     """The fused kernel over B_M (section 5.3)."""
     rows = []
     for block_m, stated in published.TABLE4.items():
@@ -158,15 +163,20 @@ def table4(device: NeuronDevice, emulate: Emulate) -> list[Row]:
     return rows
 
 
-TABLES: dict[str, Callable[[NeuronDevice, Emulate], list[Row]]] = {"1": table1, "3": table3, "4": table4}
+TABLES: dict[str, Callable[[NeuronDevice, Emulate], list[PaperRow]]] = {"1": table1, "3": table3, "4": table4}
 
 
 # ------------------------------------------------------------------------------------------------------- derived
 
 
 def _rates(
-    device: NeuronDevice, table: str, subject: str, kernel: str, stated: Kernel, emulated: Kernel | None
-) -> list[Row]:
+    device: NeuronDevice,
+    table: str,
+    subject: str,
+    kernel: str,
+    stated: PublishedKernel,
+    emulated: PublishedKernel | None,
+) -> list[PaperRow]:
     """What a time comes to as a share of the machine: of its operations a second, of its bytes a second.
 
     Where the table has no operations or bytes they follow from the emulated ones and from its intensity.
@@ -186,7 +196,7 @@ def _rates(
     ]
 
 
-def parts(device: NeuronDevice, flops: float, record: Kernel) -> tuple[float, float, float]:
+def parts(device: NeuronDevice, flops: float, record: PublishedKernel) -> tuple[float, float, float]:
     """Seconds that a time is made of, in the order of PARTS.
 
     What the operations take at the peak rate; what the tensor engine works beyond that (transposes, and what a product
@@ -198,7 +208,9 @@ def parts(device: NeuronDevice, flops: float, record: Kernel) -> tuple[float, fl
     return least, busy - least, record.seconds - busy
 
 
-def _parts(device: NeuronDevice, kernel: str, stated: Kernel, emulated: Kernel | None) -> list[Row]:
+def _parts(
+    device: NeuronDevice, kernel: str, stated: PublishedKernel, emulated: PublishedKernel | None
+) -> list[PaperRow]:
     if emulated is None or emulated.flops is None:
         return []
     sides = [parts(device, emulated.flops, record) for record in (stated, emulated)]
@@ -209,8 +221,12 @@ def _parts(device: NeuronDevice, kernel: str, stated: Kernel, emulated: Kernel |
 
 
 def _ratio_row(
-    kernel: str, column: str, stated: float, means: dict[str, Kernel | None], field: Callable[[Kernel], float | None]
-) -> Row:
+    kernel: str,
+    column: str,
+    stated: float,
+    means: dict[str, PublishedKernel | None],
+    field: Callable[[PublishedKernel], float | None],
+) -> PaperRow:
     record, fused = means[kernel], means["fused"]
     value, least = (None if kernel is None else field(kernel) for kernel in (record, fused))
     return derived("3", "average", kernel, column, "ratio", stated, value / least if value and least else None)

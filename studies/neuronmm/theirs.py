@@ -17,12 +17,12 @@ from meshrt.neuron.device import NeuronDevice
 from meshrt.ranks.console import Console
 from meshrt.several import together
 from meshrt.studies.neuronmm import published
-from meshrt.studies.neuronmm.published import NAMES, Kernel
+from meshrt.studies.neuronmm.published import NAMES, PublishedKernel
 from meshrt.studies.neuronmm.tables import COLUMNS, SMALL, job, kernel_of, table3_job, times
 from meshrt.studies.nki.find import find_kernels
-from meshrt.studies.rows import Emulate, Row
-from meshrt.studies.store import Store
-from meshrt.studies.sweep import Job, Outcome
+from meshrt.studies.rows import Emulate, PaperRow
+from meshrt.studies.store import RunStore
+from meshrt.studies.sweep import Outcome, RunSpec
 
 PRODUCT, FUSED, GATED = "nki_matmul_fully_optimized_", "fused_three_mm_XTUV", "fused_mlp_up_T"
 TILE = 128  # rows of what FUSED calls a tile of K, which are the paper's M
@@ -39,15 +39,15 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Cell:
+class KernelCell:
     """A cell of a table: their launches, one after the other, and our runs, where no other row has them."""
 
     table: str
     subject: str
     kernel: str  # of NAMES
     launches: tuple[Launch, ...]
-    ours: tuple[Job, ...] = ()
-    stated: Kernel | None = None
+    ours: tuple[RunSpec, ...] = ()
+    stated: PublishedKernel | None = None
 
 
 def product(m: int, k: int, n: int) -> Launch:
@@ -60,30 +60,32 @@ def fused(m: int, k: int, r: int, n: int, **options: Any) -> Launch:
     return Launch(FUSED, ((k, m), (k, r), (r, n)), options)
 
 
-def cells(device: NeuronDevice, table: str) -> list[Cell]:
+def cells(device: NeuronDevice, table: str) -> list[KernelCell]:
     """What of a table their kernels can be run for; nothing of some."""
     if table == "1":
         m, k, r, n = (published.TABLE1_SIZES[name] for name in "mkrn")
         launches = product(m, k, r), product(m, r, n)
-        return [Cell("1", "M = 2048", "sequential", launches, stated=published.TABLE1["sequential"])]
+        return [KernelCell("1", "M = 2048", "sequential", launches, stated=published.TABLE1["sequential"])]
     if table == "3":
         m, k, r, n = published.LENGTHS[0], *(published.SIZES[name] for name in "krn")
         runs = {
             "dense": (product(m, k, n),), "sequential": (product(m, k, r), product(m, r, n)),
             "fused": (fused(m, k, r, n),),
         }  # fmt: skip
-        return [Cell("3", f"M = {m}", name, runs[name], (table3_job(device, name, m),)) for name in runs]
+        return [KernelCell("3", f"M = {m}", name, runs[name], (table3_job(device, name, m),)) for name in runs]
     if table == "4":
         sizes = [published.TABLE4_SIZES[name] for name in "mkrn"]
         blocks = {"M_tiles_in_block": 4, "r_tiles_in_block": 8, "N_tiles_in_block": 1}  # 512, 1024, 512
         return [
-            Cell("4", f"B_M = {size}", "fused", (fused(*sizes, **blocks, K_tiles_in_block=size // TILE),), (), stated)
+            KernelCell(
+                "4", f"B_M = {size}", "fused", (fused(*sizes, **blocks, K_tiles_in_block=size // TILE),), (), stated
+            )
             for size, stated in published.TABLE4.items()
         ]
     return [cell for m in TOKENS for cell in mlp(device, m)] if table == "7" else []
 
 
-def mlp(device: NeuronDevice, m: int) -> list[Cell]:
+def mlp(device: NeuronDevice, m: int) -> list[KernelCell]:
     """The MLP of a layer for so many tokens: dense (without its activation, which is no kernel there), and at 0.2."""
     k, n, r = LAYER["k"], LAYER["n"], LAYER["r"]
     up, down = {"m": m, "k": k, "n": n}, {"m": m, "k": n, "n": k}
@@ -94,8 +96,8 @@ def mlp(device: NeuronDevice, m: int) -> list[Cell]:
     )
     subject = f"an MLP, {m} token{'s' if m > 1 else ''}"
     return [
-        Cell("7", subject, "dense", (product(m, k, n), product(m, k, n), product(m, n, k)), dense),
-        Cell("7", subject, "fused", low_rank, (job(device, "mlp", m=m, k=k, r=r, n=n),)),
+        KernelCell("7", subject, "dense", (product(m, k, n), product(m, k, n), product(m, n, k)), dense),
+        KernelCell("7", subject, "fused", low_rank, (job(device, "mlp", m=m, k=k, r=r, n=n),)),
     ]
 
 
@@ -115,7 +117,7 @@ class Checkout:
         return {name: {"file": path, "difference": self.differences[name]} for name, path in self.paths.items()}
 
 
-def find_checkout(folder: Path, names: Sequence[str], device: NeuronDevice, store: Store) -> Checkout:
+def find_checkout(folder: Path, names: Sequence[str], device: NeuronDevice, store: RunStore) -> Checkout:
     """The first file with each of these kernels, of those that run and are right. UsageError."""
     if not folder.is_dir():
         raise UsageError(f"--kernels {folder} is no folder: name a checkout of the paper's code, dinghongsong/NeuronMM")
@@ -143,7 +145,7 @@ def _contents(folder: Path) -> str:
 
 
 def _kept(
-    store: Store, contents: str, folder: Path, path: str, name: str, device: NeuronDevice, launches: Sequence[Launch]
+    store: RunStore, contents: str, folder: Path, path: str, name: str, device: NeuronDevice, launches: Sequence[Launch]
 ) -> dict[str, Any]:
     """What a kernel's process says, by what is in the checkout; said once. One that ended badly is tried again."""
     identity = (
@@ -175,7 +177,7 @@ def _child(folder: Path, path: str, name: str, device: NeuronDevice, launches: S
     return outcome
 
 
-def kernel(checkout: Checkout, device: NeuronDevice, cell: Cell, store: Store) -> Outcome:
+def kernel(checkout: Checkout, device: NeuronDevice, cell: KernelCell, store: RunStore) -> Outcome:
     """What the launches of a cell come to, one after the other."""
     parts = []
     for launch in cell.launches:
@@ -190,7 +192,7 @@ def kernel(checkout: Checkout, device: NeuronDevice, cell: Cell, store: Store) -
 # ------------------------------------------------------------------------------------------------- beside ours
 
 
-def wanted(names: Sequence[str], device: NeuronDevice) -> list[Cell]:
+def wanted(names: Sequence[str], device: NeuronDevice) -> list[KernelCell]:
     """The cells of these tables. UsageError where there are none."""
     chosen = [cell for name in names for cell in cells(device, name)]
     if not chosen:
@@ -198,14 +200,14 @@ def wanted(names: Sequence[str], device: NeuronDevice) -> list[Cell]:
     return chosen
 
 
-def ask(chosen: Sequence[Cell], emulate: Emulate) -> None:
+def ask(chosen: Sequence[KernelCell], emulate: Emulate) -> None:
     """Our runs that stand beside theirs."""
     for run in (run for cell in chosen for run in cell.ours):
         emulate(run)
 
 
 def run_theirs(
-    comm: Any, console: Console, checkout: Checkout, device: NeuronDevice, cells: Sequence[Cell], store: Store
+    comm: Any, console: Console, checkout: Checkout, device: NeuronDevice, cells: Sequence[KernelCell], store: RunStore
 ) -> list[Outcome]:
     """What their kernels take, shared out to the ranks, on all of them; kept, each rank's share as it goes along."""
     comm.Barrier()  # all have read the file before one writes it
@@ -223,7 +225,9 @@ def run_theirs(
     return [every[at] for at in range(len(cells))]
 
 
-def rows(cells: Sequence[Cell], theirs: Sequence[Outcome], checkout: Checkout, emulate: Emulate) -> list[Row]:
+def rows(
+    cells: Sequence[KernelCell], theirs: Sequence[Outcome], checkout: Checkout, emulate: Emulate
+) -> list[PaperRow]:
     """Rows of their kernels, and of ours where the table has none of that size."""
     table_rows = []
     for cell, outcome in zip(cells, theirs, strict=True):
@@ -242,9 +246,9 @@ def their_name(kernel: str) -> str:
     return f"{NAMES[kernel]}, published kernel"
 
 
-def _rows(cell: Cell, system: str, emulated: Kernel | None, note: str) -> list[Row]:
+def _rows(cell: KernelCell, system: str, emulated: PublishedKernel | None, note: str) -> list[PaperRow]:
     return [
-        Row(
+        PaperRow(
             cell.table, cell.subject, system, column, unit,
             times(None if cell.stated is None else getattr(cell.stated, name), scale),
             times(None if emulated is None else getattr(emulated, name), scale), note=note,

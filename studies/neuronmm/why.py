@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 from meshrt.studies.neuronmm.published import TOKENS
 from meshrt.studies.neuronmm.shares import Shares
 from meshrt.studies.neuronmm.tables import PARTS
-from meshrt.studies.rows import Row
+from meshrt.studies.rows import PaperRow
 
 
-def reasons(table: str, rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
+def reasons(table: str, rows: Sequence[PaperRow], shares: Sequence[Shares]) -> list[str]:
     """A sentence or two each; figures of runs are taken from the rows and shares."""
     return REASONS[table](rows, shares)
 
 
-def _find(rows: Sequence[Row], subject: str, system: str, column: str) -> tuple[float, float] | None:
+def _find(rows: Sequence[PaperRow], subject: str, system: str, column: str) -> tuple[float, float] | None:
     """(published, emulated) of a row; None where either is missing."""
     for row in rows:
         if (row.subject, row.system, row.column) == (subject, system, column):
@@ -21,7 +21,7 @@ def _find(rows: Sequence[Row], subject: str, system: str, column: str) -> tuple[
     return None
 
 
-def _table1(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
+def _table1(rows: Sequence[PaperRow], shares: Sequence[Shares]) -> list[str]:
     sentences = [
         "The paper names B_N alone. The other blocks are assumptions: 1024, as of the published product, for NKI XUV; "
         "B_M = 128 and 512 along K and r for the naive kernel."
@@ -37,7 +37,7 @@ def _table1(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
     return sentences
 
 
-def _table3(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
+def _table3(rows: Sequence[PaperRow], shares: Sequence[Shares]) -> list[str]:
     sentences = []
     for system in dict.fromkeys(row.system for row in rows):
         latency = _find(rows, "average", system, "latency")
@@ -62,7 +62,7 @@ def _table3(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
     ]
 
 
-def _figure6(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
+def _figure6(rows: Sequence[PaperRow], shares: Sequence[Shares]) -> list[str]:
     sentences = ["As Table 3. The figure's other points are not in the text."]
     spills = _find(rows, rows[0].subject, rows[0].system, "of it spills") if rows else None
     if spills:
@@ -74,7 +74,7 @@ def _figure6(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
     return sentences
 
 
-def _table4(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
+def _table4(rows: Sequence[PaperRow], shares: Sequence[Shares]) -> list[str]:
     sentences = []
     narrow, wide = (
         _find(rows, *at) for at in (("B_M = 128", "NeuronMM", "HBM rate"), ("B_M = 1024", "NeuronMM", "MFU"))
@@ -100,11 +100,11 @@ def _table4(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
     ]
 
 
-def _table6(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
+def _table6(rows: Sequence[PaperRow], shares: Sequence[Shares]) -> list[str]:
     return ["Eq. 5 with floor(x + 1/2) blocks of 128. The printed ceiling would give a rank of 1408."]
 
 
-def _table7(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
+def _table7(rows: Sequence[PaperRow], shares: Sequence[Shares]) -> list[str]:
     sentences = []
     system = rows[0].system if rows else ""
     subjects = list(dict.fromkeys(row.subject for row in rows))
@@ -152,14 +152,14 @@ def _table7(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
     ]
 
 
-def _outside(rows: Sequence[Row], subject: str, system: str) -> float | None:
+def _outside(rows: Sequence[PaperRow], subject: str, system: str) -> float | None:
     """Published ms a token that are neither TTFT nor TPOT."""
     total, ttft, tpot = (_find(rows, subject, system, column) for column in ("end to end", "TTFT", "TPOT"))
     tokens = TOKENS - 1
     return (1e3 * total[0] - ttft[0] - tokens * tpot[0]) / tokens if total and ttft and tpot else None
 
 
-def _tp32(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
+def _tp32(rows: Sequence[PaperRow], shares: Sequence[Shares]) -> list[str]:
     return [
         "AWS compiles whole graphs; here a layer is a kernel for each product, the dense one the published product's: "
         "at one token, every 128 x 1024 numbers of a weight are a transfer of their own, and partial sums of a row are "
@@ -171,7 +171,7 @@ def _tp32(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
     ]
 
 
-def _table5(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
+def _table5(rows: Sequence[PaperRow], shares: Sequence[Shares]) -> list[str]:
     return [
         "The paper does not say for how many tokens; here a prompt of 1024 and as many new ones, as in Table 7, which "
         "has 1.35 and 1.86 for Llama-3.2-1B where Table 5 has 1.21 and 1.63.",
@@ -181,7 +181,7 @@ def _table5(rows: Sequence[Row], shares: Sequence[Shares]) -> list[str]:
     ]
 
 
-REASONS: dict[str, Callable[[Sequence[Row], Sequence[Shares]], list[str]]] = {
+REASONS: dict[str, Callable[[Sequence[PaperRow], Sequence[Shares]], list[str]]] = {
     "1": _table1, "3": _table3, "figure6": _figure6, "4": _table4, "5": _table5, "6": _table6, "7": _table7,
     "tp32": _tp32,
 }  # fmt: skip

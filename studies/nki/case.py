@@ -14,7 +14,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 @dataclass(frozen=True)
-class Case:
+class KernelCase:
     """run(kernel, module, rng) launches the kernel; what it gives is right within `tolerance` of the largest number."""
 
     path: str  # how the file's path ends
@@ -24,20 +24,20 @@ class Case:
     parts: tuple[str, ...]  # functions with nki's decorator that run as parts of it, as FILE:NAME or NAME of its file
 
 
-CASES: list[Case] = []
+CASES: list[KernelCase] = []
 
 
 def case(path: str, *names: str, tolerance: float = 1e-5, parts: tuple[str, ...] = ()) -> Callable[..., Any]:
     """Register a function for kernels of a file."""
 
     def add(run: Callable[[Any, Any, np.random.Generator], Pairs]) -> Callable[..., Any]:
-        CASES.extend(Case(path, name, run, tolerance, parts) for name in names)
+        CASES.extend(KernelCase(path, name, run, tolerance, parts) for name in names)
         return run
 
     return add
 
 
-def find_case(path: str, name: str) -> Case | None:
+def find_case(path: str, name: str) -> KernelCase | None:
     """The case of a kernel: that of its own file before one of any file, as kernels of the same name differ."""
     cases = [case for case in CASES if case.name == name and path.endswith(case.path)]
     return max(cases, key=lambda case: len(case.path), default=None)

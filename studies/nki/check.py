@@ -12,13 +12,13 @@ from typing import Any
 
 from meshrt.errors import UsageError
 from meshrt.studies.nki.case import CASES
-from meshrt.studies.nki.find import Found, find_kernels
+from meshrt.studies.nki.find import FoundKernel, find_kernels
 
 SECONDS = 600  # that one kernel may take
 
 
 @dataclass(frozen=True)
-class Outcome:
+class KernelOutcome:
     """A kernel and what came of it; a part's is that of the kernel that it is part of."""
 
     path: str
@@ -31,7 +31,7 @@ class Outcome:
     details: dict[str, Any]
 
 
-def check(folder: Path, only: str | None = None) -> Iterator[Outcome]:
+def check(folder: Path, only: str | None = None) -> Iterator[KernelOutcome]:
     """Try each kernel whose FILE:NAME has `only` in it. UsageError."""
     import meshrt.studies.nki.cases  # noqa: F401 - registers them
 
@@ -40,7 +40,7 @@ def check(folder: Path, only: str | None = None) -> Iterator[Outcome]:
     if not kernels:
         shown = f"{every[0].path}:{every[0].name}"
         raise UsageError(f"--only {only}: none of the {len(every)} kernels has that in its FILE:NAME, such as {shown}")
-    outcomes: dict[tuple[str, str], Outcome] = {}
+    outcomes: dict[tuple[str, str], KernelOutcome] = {}
     waiting = []
     for kernel in kernels:
         if _whole(kernel) is None:
@@ -52,11 +52,11 @@ def check(folder: Path, only: str | None = None) -> Iterator[Outcome]:
     for kernel in waiting:
         path, name = _whole(kernel) or ("", "")
         earlier = outcomes.get((path, name))
-        result = vars(earlier) if earlier is not None else _tried(folder, Found(path, name, False))
+        result = vars(earlier) if earlier is not None else _tried(folder, FoundKernel(path, name, False))
         yield _outcome(kernel, name, {key: result[key] for key in ("parses", "runs", "right", "reason")})
 
 
-def _whole(kernel: Found) -> tuple[str, str] | None:
+def _whole(kernel: FoundKernel) -> tuple[str, str] | None:
     """The kernel that another one is part of."""
     folder = kernel.path.rsplit("/", 1)[0]
     for case in CASES:
@@ -69,7 +69,7 @@ def _whole(kernel: Found) -> tuple[str, str] | None:
     return None
 
 
-def _tried(folder: Path, kernel: Found) -> dict[str, Any]:
+def _tried(folder: Path, kernel: FoundKernel) -> dict[str, Any]:
     if kernel.problem:
         return {"parses": False, "runs": False, "right": False, "reason": kernel.problem}
     command = [sys.executable, "-m", "meshrt.studies.nki.child", str(folder), kernel.path, kernel.name]
@@ -85,13 +85,13 @@ def _tried(folder: Path, kernel: Found) -> dict[str, Any]:
     return result
 
 
-def _outcome(kernel: Found, part_of: str, result: dict[str, Any]) -> Outcome:
+def _outcome(kernel: FoundKernel, part_of: str, result: dict[str, Any]) -> KernelOutcome:
     states = {key: result[key] for key in ("parses", "runs", "right", "reason")}
     details = {key: value for key, value in result.items() if key not in states}
-    return Outcome(kernel.path, kernel.name, part_of, **states, details=details)
+    return KernelOutcome(kernel.path, kernel.name, part_of, **states, details=details)
 
 
-def lines(outcomes: Iterable[Outcome]) -> Iterator[str]:
+def lines(outcomes: Iterable[KernelOutcome]) -> Iterator[str]:
     """The table, a line as each kernel is done, and the sum."""
     yield f"{'kernel':<64} parses runs right reason"
     total = right = 0

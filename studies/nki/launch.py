@@ -20,7 +20,7 @@ from meshrt.studies.nki.child import attempt, load, told
 from meshrt.studies.nki.standins import install
 
 
-class Shape:
+class HollowOperand:
     """An operand without numbers."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -38,7 +38,7 @@ def launched(root: Path, path: str, name: str, device: str, launches: list[dict[
         options = launch["options"]
         if "blocks" in options:
             options = getattr(module, options["blocks"])(options["tokens"])
-        kernel(*(Shape(tuple(shape)) for shape in launch["shapes"]), **options)
+        kernel(*(HollowOperand(tuple(shape)) for shape in launch["shapes"]), **options)
         reports.append(kernel.report)
     return reports
 

@@ -13,7 +13,7 @@ from meshrt.mesh.mesh import Mesh
 from meshrt.models.config import Config
 from meshrt.programs.mesh.chunks import group_width
 from meshrt.ranks.console import Console
-from meshrt.studies.sweep import Job, Outcome, sweep
+from meshrt.studies.sweep import Outcome, RunSpec, sweep
 
 PhaseName = Literal["prefill", "decode"]
 
@@ -79,7 +79,7 @@ def measure(
         tried[setting] = judge(question, setting, [next(outcomes) for _ in trial_jobs])
 
 
-def jobs_of(question: Question, setting: Setting) -> list[Job]:
+def jobs_of(question: Question, setting: Setting) -> list[RunSpec]:
     """The runs of a trial: one of a prefill, or one for each context of a decode."""
     options: dict[str, Any] = {"regions": setting.regions, "head_groups": setting.head_groups, "phases": setting.phases}
     if setting.part == "prefill":
@@ -87,10 +87,10 @@ def jobs_of(question: Question, setting: Setting) -> list[Job]:
     return [llama_job(question, setting.side, context=at, max_new_tokens=2, **options) for at in question.contexts]
 
 
-def llama_job(question: Question, side: int, **options: Any) -> Job:
+def llama_job(question: Question, side: int, **options: Any) -> RunSpec:
     """A run of the model by shape on side x side cores."""
     arguments = {"model": question.model, "kv": question.kv, "dtype": question.dtype, "layers_run": question.layers_run}
-    return Job("llama", (side, side), question.device, arguments | options)
+    return RunSpec("llama", (side, side), question.device, arguments | options)
 
 
 def judge(question: Question, setting: Setting, outcomes: list[Outcome]) -> Trial:

@@ -13,7 +13,7 @@ import numpy as np
 from meshrt.gpu.device import Protocol
 from meshrt.studies.validate.gpuallreduce import ALLREDUCE, SYSTEMS, System, placed
 from meshrt.studies.validate.gpufit import Found, off, search
-from meshrt.studies.validate.rows import DATA, Row, read_rows
+from meshrt.studies.validate.rows import DATA, Measurement, read_rows
 
 
 def _other(protocols: tuple[Protocol, ...], name: str, **numbers: Any) -> tuple[Protocol, ...]:
@@ -45,7 +45,7 @@ def systems(constants: Found) -> dict[str, System]:
     return changed
 
 
-def ring_seconds(system: System, row: Row) -> float:
+def ring_seconds(system: System, row: Measurement) -> float:
     """What gpuallreduce.emulated reads off a clock."""
     gpus, nbytes = row.sizes["gpus"], row.sizes["bytes"]
     device = placed(system, gpus, row.sizes["gpus_per_node"])
@@ -56,7 +56,7 @@ def ring_seconds(system: System, row: Row) -> float:
     return max(seconds, system.late(gpus))
 
 
-def loss_on(rows: list[Row]) -> Callable[[Found], float]:
+def loss_on(rows: list[Measurement]) -> Callable[[Found], float]:
     times = 1e-6 * np.array([row.measured for row in rows])
 
     def loss(constants: Found) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 
 from meshrt.mesh.device import Device
 from meshrt.mesh.presets import WSE3
-from meshrt.studies.validate.kind import Batch, Emulated, Kind, Sizes
+from meshrt.studies.validate.kind import Batch, Emulated, MeasurementKind, Sizes
 from meshrt.studies.validate.meshproducts import GEMM, GEMV, emulate_meshgemm, emulate_meshgemv
 from meshrt.studies.validate.rows import DATA, read_rows
 
@@ -35,7 +35,7 @@ def fit(device: Device, wanted: Callable[[Sizes], bool] = lambda row: True) -> D
 
     `wanted` leaves out rows of other sizes.
     """
-    kinds: tuple[tuple[Kind, Emulate], ...] = ((GEMV, emulate_meshgemv), (GEMM, emulate_meshgemm))
+    kinds: tuple[tuple[MeasurementKind, Emulate], ...] = ((GEMV, emulate_meshgemv), (GEMM, emulate_meshgemm))
     for kind, emulate in kinds:
         rows = [row for row in read_rows(DATA / kind.file, (kind,)) if row.use == "fit"]
         rows = [row for row in rows if wanted(row.sizes)]

@@ -16,7 +16,7 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.presets import A100, H100
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
-from meshrt.studies.validate.kind import Batch, Emulated, Kind, Sizes, whole
+from meshrt.studies.validate.kind import Batch, Emulated, MeasurementKind, Sizes, whole
 
 BEFORE = 2  # collectives, until they go on evenly
 DTYPE = np.dtype(np.float16)
@@ -88,7 +88,7 @@ def _by_ring(rows: Sequence[Sizes]) -> list[tuple[float, Batch]]:
     return [(float(1000 * gpus**2 * len(batch)), tuple(batch)) for (_, gpus), batch in batches.items()]
 
 
-ALLREDUCE = Kind(
+ALLREDUCE = MeasurementKind(
     name="gpu all-reduce",
     file="gpu_allreduce.csv",
     columns={"system": _system, "gpus": whole, "gpus_per_node": whole, "bytes": whole},

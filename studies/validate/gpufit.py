@@ -40,14 +40,14 @@ def fit_rows(source: str, gpu: str) -> list[tuple[Sizes, float]]:
 
 
 @dataclass(frozen=True)
-class Measured:
+class GpuMeasurements:
     """Rows of one GPU: products [m, k, n, seconds], and operators of vLLM by name [rows, width, bytes, seconds]."""
 
     products: np.ndarray
     operators: Mapping[str, np.ndarray]
 
 
-def measured(rows: Sequence[tuple[Sizes, float]]) -> Measured:
+def measured(rows: Sequence[tuple[Sizes, float]]) -> GpuMeasurements:
     products, operators = [], dict[str, list[tuple[float, ...]]]()
     for row, time in rows:
         if row["k"] is not None:
@@ -61,7 +61,7 @@ def measured(rows: Sequence[tuple[Sizes, float]]) -> Measured:
         }.get(row["op"], (0, 0))  # fmt: skip
         nbytes = DTYPE.itemsize * arrays * row["m"] * width
         operators.setdefault(row["op"], []).append((row["m"], width, nbytes, time))
-    return Measured(np.array(products), {op: np.array(own) for op, own in operators.items()})
+    return GpuMeasurements(np.array(products), {op: np.array(own) for op, own in operators.items()})
 
 
 def off(emulated: np.ndarray, measured: np.ndarray) -> np.ndarray:
@@ -112,7 +112,9 @@ def row_kernels(constants: Found) -> dict[str, RowKernel]:
     }
 
 
-def fit_kernels(devices: Mapping[str, GpuDevice], rows: Mapping[str, Measured], start: Found, steps: int) -> Found:
+def fit_kernels(
+    devices: Mapping[str, GpuDevice], rows: Mapping[str, GpuMeasurements], start: Found, steps: int
+) -> Found:
     def loss(constants: Found) -> float:
         kernels, shared = row_kernels(constants), {name: constants[name] for name in SHARED}
         parts = [of_operators(replace(devices[gpu], **shared), kernels, own.operators) for gpu, own in rows.items()]
@@ -121,7 +123,7 @@ def fit_kernels(devices: Mapping[str, GpuDevice], rows: Mapping[str, Measured], 
     return search(start, loss, steps)
 
 
-def fit_device(device: GpuDevice, rows: Measured, kernels: Mapping[str, RowKernel], steps: int) -> GpuDevice:
+def fit_device(device: GpuDevice, rows: GpuMeasurements, kernels: Mapping[str, RowKernel], steps: int) -> GpuDevice:
     names = [*OWN, *(CHIP if rows.operators else ())]
     if device.name == BESIDE:
         names.remove("sm_rate")
@@ -164,7 +166,7 @@ def fit_eager(devices: Mapping[str, GpuDevice], steps: int) -> Eager:
 def main(turns: int = 4, steps: int = 1500) -> None:
     devices = {gpu: GPU_PRESETS[name] for gpu, name in DEVICES.items()}
     rows = {gpu: measured(fit_rows("LLMServingSim" if gpu == "A6000" else "vidur", gpu)) for gpu in devices}
-    rows["A6000"] = Measured(rows["A6000"].products, {})
+    rows["A6000"] = GpuMeasurements(rows["A6000"].products, {})
     several = {gpu: own for gpu, own in rows.items() if own.operators}
     a100 = devices["A100"]
     constants = {

@@ -18,9 +18,9 @@ from meshrt.gpu.operations import add, matmul
 from meshrt.gpu.presets import GPU_PRESETS
 from meshrt.programs.gpu.forward import activated, normed, rotated
 from meshrt.programs.gpu.scheme import Results
-from meshrt.programs.gpu.shards import Norm
+from meshrt.programs.gpu.shards import NormShard
 from meshrt.studies.validate import eager
-from meshrt.studies.validate.kind import Batch, Emulated, Kind, Sizes, maybe_whole, whole, word
+from meshrt.studies.validate.kind import Batch, Emulated, MeasurementKind, Sizes, maybe_whole, whole, word
 
 DEVICES = {"A6000": "a6000", "A40": "a40", "A100": "a100", "H100": "h100"}
 BUSY = 1.0  # seconds that the device is behind the host
@@ -104,7 +104,7 @@ def _fused(gpu: Gpu, op: str, tokens: int, tp: int, widths: Widths) -> None:
     x = gpu.shaped((tokens, widths.hidden))
     match op:
         case "input_layernorm" | "post_attention_layernorm":
-            normed(gpu, x, Norm(gpu.shaped((widths.hidden,)), None), 1e-5)
+            normed(gpu, x, NormShard(gpu.shaped((widths.hidden,)), None), 1e-5)
         case "attn_rope":  # queries and keys in one
             heads = widths.heads // tp + max(1, widths.kv // tp)
             cos, sin = (gpu.shaped((tokens, widths.head // 2)) for _ in range(2))
@@ -131,7 +131,7 @@ def _by_gpu(rows: Sequence[Sizes]) -> list[tuple[float, Batch]]:
     return [(float(100 * len(batch)), tuple(batch)) for batch in batches.values()]
 
 
-LAYERS = Kind(
+LAYERS = MeasurementKind(
     name="gpu layers",
     file="gpu_layers.csv",
     columns={

@@ -20,7 +20,7 @@ class Emulated:
 
 
 @dataclass(frozen=True)
-class Kind:
+class MeasurementKind:
     """Measurements in one form. `columns` are those of its CSV and how a cell is read (ValueError says what is wrong),
     without `use` and the one that was `measured`.
 

@@ -2,7 +2,7 @@
 
 from meshrt.studies.validate.gpuallreduce import ALLREDUCE
 from meshrt.studies.validate.gpulayers import LAYERS
-from meshrt.studies.validate.kind import Kind
+from meshrt.studies.validate.kind import MeasurementKind
 from meshrt.studies.validate.meshproducts import GEMM, GEMV
 
-KINDS: tuple[Kind, ...] = (GEMM, GEMV, LAYERS, ALLREDUCE)
+KINDS: tuple[MeasurementKind, ...] = (GEMM, GEMV, LAYERS, ALLREDUCE)

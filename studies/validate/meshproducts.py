@@ -17,7 +17,7 @@ from meshrt.mesh.device import Device
 from meshrt.mesh.presets import WSE3
 from meshrt.programs.mesh.published import published_meshgemm, published_meshgemv, steady
 from meshrt.ranks.board import Board
-from meshrt.studies.validate.kind import Batch, Emulated, Kind, Sizes, whole
+from meshrt.studies.validate.kind import Batch, Emulated, MeasurementKind, Sizes, whole
 
 ALL_STEPS = 208  # cores a side up to which all steps are run; beyond, STEPS of either loop
 STEPS = 8
@@ -94,7 +94,7 @@ def _alike(columns: Sequence[str], power: int, sizes: Sequence[Sizes]) -> list[t
     return [(float(key[0] ** power * len(batch)), tuple(batch)) for key, batch in batches.items()]
 
 
-GEMM = Kind(
+GEMM = MeasurementKind(
     name="gemm",
     file="wse3_gemm.csv",
     columns=dict.fromkeys(("p", "mt", "kt", "nt"), whole),
@@ -106,7 +106,7 @@ GEMM = Kind(
     emulate=partial(emulate_meshgemm, WSE3),
 )
 
-GEMV = Kind(
+GEMV = MeasurementKind(
     name="gemv",
     file="wse3_gemv.csv",
     columns=dict.fromkeys(("p", "mt", "nt", "groups"), whole),

@@ -14,7 +14,7 @@ from meshrt.csl.program import build
 from meshrt.csl.stamps import between
 from meshrt.csl.wafer import Wafer
 from meshrt.errors import UsageError
-from meshrt.studies.validate.kind import Batch, Emulated, Kind, Sizes
+from meshrt.studies.validate.kind import Batch, Emulated, MeasurementKind, Sizes
 from meshrt.studies.validate.meshproducts import GEMM, GEMV
 
 BEGIN, REPEATS = 1, 2  # runs before the first stamp, and between the two
@@ -50,7 +50,7 @@ MESHGEMM = Published(
 MESHGEMV = Published("MeshGEMV/WSE-3/src/layout.csl", _gemv, "meshgemv_host", columns=2)
 
 
-def kinds(folder: Path) -> tuple[Kind, ...]:
+def kinds(folder: Path) -> tuple[MeasurementKind, ...]:
     """Both, emulated by the CSL of a checkout. UsageError."""
     both = []
     for kind, of in ((GEMM, MESHGEMM), (GEMV, MESHGEMV)):

@@ -7,17 +7,17 @@ from math import isfinite
 from pathlib import Path
 
 from meshrt.errors import UsageError
-from meshrt.studies.validate.kind import Kind, Sizes, word
+from meshrt.studies.validate.kind import MeasurementKind, Sizes, word
 
 USES = ("check", "fit", "outlier", "lone")  # constants come from `fit` rows alone; `check` is what has no use
 DATA = Path(__file__).parent / "data"
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """One measurement and where it stands."""
 
-    kind: Kind
+    kind: MeasurementKind
     file: str
     line: int
     sizes: Sizes
@@ -25,7 +25,7 @@ class Row:
     use: str
 
 
-def read_rows(path: str | Path, kinds: Sequence[Kind]) -> list[Row]:
+def read_rows(path: str | Path, kinds: Sequence[MeasurementKind]) -> list[Measurement]:
     """All rows of a file. UsageError where it cannot be read, is of no kind, or a cell is not what it should be."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as stream:
@@ -34,7 +34,7 @@ def read_rows(path: str | Path, kinds: Sequence[Kind]) -> list[Row]:
         raise UsageError(f"--data {path} cannot be read: {error}") from error
 
 
-def _rows(path: str, reader: "csv.DictReader[str]", kinds: Sequence[Kind]) -> Iterator[Row]:
+def _rows(path: str, reader: "csv.DictReader[str]", kinds: Sequence[MeasurementKind]) -> Iterator[Measurement]:
     kind = _kind(path, reader.fieldnames or (), kinds)
     for cells in reader:
         where = f"--data {path}, line {reader.line_num}"
@@ -49,10 +49,10 @@ def _rows(path: str, reader: "csv.DictReader[str]", kinds: Sequence[Kind]) -> It
         use = cells.get("use", "check")
         if use not in USES:
             raise UsageError(f"{where}: use is {use!r}; there are {', '.join(USES)}")
-        yield Row(kind, Path(path).name, reader.line_num, sizes, sizes.pop(kind.measured), use)
+        yield Measurement(kind, Path(path).name, reader.line_num, sizes, sizes.pop(kind.measured), use)
 
 
-def _kind(path: str, header: Sequence[str], kinds: Sequence[Kind]) -> Kind:
+def _kind(path: str, header: Sequence[str], kinds: Sequence[MeasurementKind]) -> MeasurementKind:
     if len(set(header)) < len(header):
         raise UsageError(f"--data {path}: a column is there twice: {','.join(header)}")
     for kind in kinds:

@@ -10,15 +10,15 @@ from meshrt.errors import UsageError, nearest
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.validate.errors import Compared, by_use, errors
-from meshrt.studies.validate.kind import Batch, Emulated, Kind
+from meshrt.studies.validate.kind import Batch, Emulated, MeasurementKind
 from meshrt.studies.validate.kinds import KINDS
-from meshrt.studies.validate.rows import DATA, Row, read_rows
+from meshrt.studies.validate.rows import DATA, Measurement, read_rows
 
 
 def validate(
     comm: Any, console: Console, files: Sequence[str | Path] = (), kernels: Sequence[str] = (),
     uses: Sequence[str] = (), largest: int | None = None, sample: int | None = None,
-    kinds: Sequence[Kind] = KINDS,
+    kinds: Sequence[MeasurementKind] = KINDS,
 ) -> list[Compared]:  # fmt: skip
     """Emulate the rows of these files, or of those that are shipped, shared out to the ranks; all ranks get all.
 
@@ -39,7 +39,7 @@ def validate(
     return [Compared(row, outcome) for row, outcome in zip(rows, _emulate(comm, console, rows), strict=True)]
 
 
-def _sampled(rows: Sequence[Row], count: int) -> list[Row]:
+def _sampled(rows: Sequence[Measurement], count: int) -> list[Measurement]:
     """At most so many rows of each kernel, one of each of so many parts of them.
 
     Not at the same place in each: a file's lines vary one size from line to line, another from block to block.
@@ -53,16 +53,16 @@ def _sampled(rows: Sequence[Row], count: int) -> list[Row]:
     return [row for at, row in enumerate(rows) if at in kept]
 
 
-def _emulate(comm: Any, console: Console, rows: Sequence[Row]) -> list[Emulated]:
+def _emulate(comm: Any, console: Console, rows: Sequence[Measurement]) -> list[Emulated]:
     """Batches go to the ranks by what they cost, the dearest first, each to the one that has least to do."""
-    batches: list[tuple[float, Kind, Batch]] = []
+    batches: list[tuple[float, MeasurementKind, Batch]] = []
     for kind in dict.fromkeys(row.kind.name for row in rows):
         own = [at for at, row in enumerate(rows) if row.kind.name == kind]
         of = rows[own[0]].kind
         for cost, numbers in of.batches([rows[at].sizes for at in own]):
             batches.append((cost, of, tuple(own[at] for at in numbers)))
     batches.sort(key=lambda batch: (-batch[0], batch[2]))
-    loads, mine = [0.0] * comm.size, list[tuple[float, Kind, Batch]]()
+    loads, mine = [0.0] * comm.size, list[tuple[float, MeasurementKind, Batch]]()
     for batch in batches:
         rank = loads.index(min(loads))
         loads[rank] += batch[0]

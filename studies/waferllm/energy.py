@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from meshrt.mesh.device import Device
-from meshrt.studies.rows import Row
+from meshrt.studies.rows import PaperRow
 from meshrt.studies.waferllm import published
-from meshrt.studies.waferllm.published import Cell
+from meshrt.studies.waferllm.published import PublishedNumber
 from meshrt.units import joules
 
 
@@ -35,7 +35,7 @@ def wafer_joules(device: Device, part: Mapping[str, Any], times: int = 1) -> Jou
     return Joules(*((part["energy"][name] + others * watts) / times for name, watts in idle.items()))
 
 
-def rows(cells: Sequence[Cell], spent: Joules | None) -> list[Row]:
+def rows(cells: Sequence[PublishedNumber], spent: Joules | None) -> list[PaperRow]:
     """A block of Tables 6 to 8: joules of the WSE-2, and how those of the A100s compare."""
     (wafer,) = (cell for cell in cells if cell.system != "a100" and cell.unit != "ratio")
     watts = published.WSE_A100_POWER * published.A100_WATTS
@@ -46,14 +46,14 @@ def rows(cells: Sequence[Cell], spent: Joules | None) -> list[Row]:
     )
     mean = None if spent is None else spent.mean
     stated = watts * _seconds(wafer)
-    lines = [Row(str(wafer.table), wafer.model, "waferllm", "energy", "J", stated, mean, note=note, derived=True)]
+    lines = [PaperRow(str(wafer.table), wafer.model, "waferllm", "energy", "J", stated, mean, note=note, derived=True)]
     gpus = {cell.column: cell for cell in cells if cell.system == "a100"}
     for cell in cells:
         if cell.unit == "ratio":
             other = gpus[cell.column.removeprefix("energy, ").removesuffix(" / WSE-2")]
             taken = published.GPUS[other.column] * published.A100_WATTS * _seconds(other)
             lines.append(
-                Row(
+                PaperRow(
                     str(cell.table), cell.model, "waferllm", f"{cell.column}, counted", "ratio", cell.value,
                     None if mean is None else taken / mean, note="A100s: 400 W for the published time", derived=True,
                 )
@@ -61,7 +61,7 @@ def rows(cells: Sequence[Cell], spent: Joules | None) -> list[Row]:
     return lines
 
 
-def _seconds(cell: Cell) -> float:
+def _seconds(cell: PublishedNumber) -> float:
     """Of a product, or of a token, by a published number: milliseconds, or tokens a second."""
     assert cell.value is not None
     return 1e-3 * cell.value if cell.unit == "ms" else 1 / cell.value

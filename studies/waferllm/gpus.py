@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import parse_mesh
-from meshrt.studies.rows import Emulate, Row
-from meshrt.studies.sweep import Job, Outcome
+from meshrt.studies.rows import Emulate, PaperRow
+from meshrt.studies.sweep import Outcome, RunSpec
 from meshrt.studies.waferllm import energy, published
 from meshrt.studies.waferllm.cells import DTYPE, beside
 from meshrt.studies.waferllm.energy import Joules
@@ -19,13 +19,13 @@ from meshrt.studies.waferllm.models import (
     prefill_job,
     prefill_rates,
 )
-from meshrt.studies.waferllm.published import Cell
+from meshrt.studies.waferllm.published import PublishedNumber
 
 SIDES = (180, 240, 300, 360, 420, 480, 540, 600, 660, 720)  # core counts to choose from where the paper names none
 REPEATED = ("llama3-8b", "llama2-13b")  # of which models Tables 7 and 8 have the best of Tables 3 and 4
 
 
-def table6(device: Device, emulate: Emulate) -> list[Row]:
+def table6(device: Device, emulate: Emulate) -> list[PaperRow]:
     """A vector times a matrix, on the best of the core counts that hold it."""
     rows = []
     for name, size in published.TABLE6_SIZES.items():
@@ -43,12 +43,12 @@ def table6(device: Device, emulate: Emulate) -> list[Row]:
     return rows
 
 
-def gemv_job(device: Device, size: int, side: int, allreduce: str = "ktree") -> Job:
+def gemv_job(device: Device, size: int, side: int, allreduce: str = "ktree") -> RunSpec:
     """[1, size] x [size, size] on side x side cores."""
-    return Job("gemv", (side, side), device, {"k": size, "n": size, "dtype": DTYPE, "allreduce": allreduce})
+    return RunSpec("gemv", (side, side), device, {"k": size, "n": size, "dtype": DTYPE, "allreduce": allreduce})
 
 
-def table7(device: Device, emulate: Emulate) -> list[Row]:
+def table7(device: Device, emulate: Emulate) -> list[PaperRow]:
     """Table 3's best core counts, and energy."""
 
     def found(model: str, mesh: str) -> Joules | None:
@@ -57,7 +57,7 @@ def table7(device: Device, emulate: Emulate) -> list[Row]:
     return _best(7, prefill_rates(_repeated(3), device, emulate), found)
 
 
-def table8(device: Device, emulate: Emulate) -> list[Row]:
+def table8(device: Device, emulate: Emulate) -> list[PaperRow]:
     """Table 4's best core counts, and energy."""
 
     def found(model: str, mesh: str) -> Joules | None:
@@ -66,7 +66,7 @@ def table8(device: Device, emulate: Emulate) -> list[Row]:
     return _best(8, decode_rates(_repeated(4), device, emulate), found)
 
 
-def _repeated(number: int) -> list[Cell]:
+def _repeated(number: int) -> list[PublishedNumber]:
     """Of Table 3 or 4 the cells of which Table 7 or 8 has the best: two models, WaferLLM's programs."""
     return [cell for cell in both_programs(number) if cell.model in REPEATED and cell.system in published.PROGRAMS]
 
@@ -80,7 +80,7 @@ def _of_phase(outcome: Outcome, device: Device, prompt: int | None = None) -> Jo
     return energy.wafer_joules(device, phase, prompt or 1)
 
 
-def _best(number: int, rows: Sequence[Row], joules_of: Callable[[str, str], Joules | None]) -> list[Row]:
+def _best(number: int, rows: Sequence[PaperRow], joules_of: Callable[[str, str], Joules | None]) -> list[PaperRow]:
     table_rows = []
     for model in REPEATED:
         for system in published.PROGRAMS:
@@ -99,7 +99,7 @@ def _best(number: int, rows: Sequence[Row], joules_of: Callable[[str, str], Joul
 
 def _against(
     number: int, name: str, value: float | None, cycles: float | None, method: str, spent: Joules | None
-) -> list[Row]:
+) -> list[PaperRow]:
     """One block of Tables 6 to 8. Energy follows from the published power and the emulated time; then as counted."""
     cells = [cell for cell in published.table(number) if cell.model == name]
     gpus = {cell.column: cell.value for cell in cells if cell.system == "a100"}
@@ -109,7 +109,7 @@ def _against(
             rows.append(beside(cell))
         elif cell.unit != "ratio":
             rows.append(
-                Row(str(number), name, "waferllm", cell.column, cell.unit, cell.value, value, cycles, None, method)
+                PaperRow(str(number), name, "waferllm", cell.column, cell.unit, cell.value, value, cycles, None, method)
             )
         else:
             count = cell.column.removeprefix("energy, ").removesuffix(" / WSE-2")
@@ -119,7 +119,9 @@ def _against(
                 ratio = energy_ratio(published.GPUS[count], other, value, cell.table == 6)
             note = f"derived from emulated time, with {published.WSE_A100_POWER:g} times an A100's power"
             rows.append(
-                Row(str(number), name, "waferllm", cell.column, "ratio", cell.value, ratio, note=note, derived=True)
+                PaperRow(
+                    str(number), name, "waferllm", cell.column, "ratio", cell.value, ratio, note=note, derived=True
+                )
             )
     return rows + energy.rows(cells, spent)
 

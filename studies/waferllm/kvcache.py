@@ -8,8 +8,8 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from meshrt.mesh.device import Device
-from meshrt.studies.rows import Emulate, Row
-from meshrt.studies.sweep import Job
+from meshrt.studies.rows import Emulate, PaperRow
+from meshrt.studies.sweep import RunSpec
 from meshrt.studies.waferllm import published
 from meshrt.studies.waferllm.cells import DTYPE, cell_row, wafer
 from meshrt.studies.waferllm.published import System
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from meshrt.models.config import Config
 
 
-def table5(device: Device, emulate: Emulate) -> list[Row]:
+def table5(device: Device, emulate: Emulate) -> list[PaperRow]:
     """Tokens that fit by either policy, beside the weights (fp16), until a core refuses.
 
     The paper names the cores of decode, 360 x 360 and 375 x 375, and that layers are spread over the wafer for want of
@@ -28,7 +28,7 @@ def table5(device: Device, emulate: Emulate) -> list[Row]:
     rows = []
     for cell in wafer(5):
         side = published.DECODE_MESH[cell.model]
-        programs: dict[System, tuple[Job, str]] = {
+        programs: dict[System, tuple[RunSpec, str]] = {
             "waferllm": kv_job(device, cell.model, cell.column, side, squares(device, side)),
             "as-published": area_job(device, cell.model, cell.column, side),
         }
@@ -51,7 +51,7 @@ def squares(device: Device, side: int) -> int:
     return max(1, (device.width or side) // side) * max(1, (device.height or side) // side)
 
 
-def kv_job(device: Device, model: str, policy: str, side: int, regions: int) -> tuple[Job, str]:
+def kv_job(device: Device, model: str, policy: str, side: int, regions: int) -> tuple[RunSpec, str]:
     """Fill a region's cache until a core refuses. One column of cores stands for all, which are alike."""
     config = _config(model)
     layers = ceil(config.layers / regions)
@@ -66,7 +66,7 @@ def kv_job(device: Device, model: str, policy: str, side: int, regions: int) -> 
     return _full(device, policy, side, reserved, arguments), note
 
 
-def area_job(device: Device, model: str, policy: str, side: int) -> tuple[Job, str]:
+def area_job(device: Device, model: str, policy: str, side: int) -> tuple[RunSpec, str]:
     """The same with as many regions as the wafer's nominal cores come to, whether or not there is room for such
     squares; every matrix padded at each core, and keys and values cut evenly, not by heads, as the published programs
     cut them.
@@ -85,9 +85,9 @@ def area_job(device: Device, model: str, policy: str, side: int) -> tuple[Job, s
     return _full(device, policy, side, reserved, {"layers": layers, "heads": 1, "head_dim": wide["k"]}), note
 
 
-def _full(device: Device, policy: str, side: int, reserved: int, of_a_token: dict[str, int]) -> Job:
+def _full(device: Device, policy: str, side: int, reserved: int, of_a_token: dict[str, int]) -> RunSpec:
     shared = {"policy": policy, "until_full": True, "dtype": DTYPE, "columns": side, "reserved": reserved}
-    return Job("kvcache", (1, side), device, shared | of_a_token)
+    return RunSpec("kvcache", (1, side), device, shared | of_a_token)
 
 
 def _config(model: str) -> Config:
@@ -97,7 +97,7 @@ def _config(model: str) -> Config:
     return read_config(find_model(model))
 
 
-def _factors(rows: Sequence[Row]) -> list[Row]:
+def _factors(rows: Sequence[PaperRow]) -> list[PaperRow]:
     """How many times as many tokens shift holds (section 7.4)."""
     cells = {(row.subject, row.system, row.column): row for row in rows}
     factors = []
@@ -106,5 +106,7 @@ def _factors(rows: Sequence[Row]) -> list[Row]:
         stated = None if shift.published is None or concat.published is None else shift.published / concat.published
         emulated = None if shift.emulated is None or not concat.emulated else shift.emulated / concat.emulated
         note = "of the two above"
-        factors.append(Row("5", model, system, "shift / concat", "ratio", stated, emulated, note=note, derived=True))
+        factors.append(
+            PaperRow("5", model, system, "shift / concat", "ratio", stated, emulated, note=note, derived=True)
+        )
     return factors

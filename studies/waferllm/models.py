@@ -7,23 +7,23 @@ from typing import Any
 
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import parse_mesh
-from meshrt.studies.rows import Emulate, Row
-from meshrt.studies.sweep import Job
+from meshrt.studies.rows import Emulate, PaperRow
+from meshrt.studies.sweep import RunSpec
 from meshrt.studies.waferllm import published
 from meshrt.studies.waferllm.cells import DTYPE, cell_row, gpus, wafer
-from meshrt.studies.waferllm.published import Cell
+from meshrt.studies.waferllm.published import PublishedNumber
 
 PROMPT = CONTEXT = 4096  # tokens of Tables 3 and 7, and of 4 and 8 ("4K CTX")
 
 
-def both_programs(number: int) -> list[Cell]:
+def both_programs(number: int) -> list[PublishedNumber]:
     """Those of whole models: WaferLLM's by our programs, and by its own as they were published; a baseline's as it is
     described, and as the tables suggest.
     """
     return [other for cell in wafer(number) for other in (cell, replace(cell, system=published.OTHERS[cell.system]))]
 
 
-def prefill_job(device: Device, model: str, system: str, side: int, tokens: int) -> Job:
+def prefill_job(device: Device, model: str, system: str, side: int, tokens: int) -> RunSpec:
     """Prefill of a prompt on side x side cores, one layer run for all of them.
 
     The baselines' takes so long to emulate that what is not looked at, embedding and head, is left out. Of the
@@ -33,12 +33,12 @@ def prefill_job(device: Device, model: str, system: str, side: int, tokens: int)
     return _llama(device, model, system, side, prompt_tokens=tokens, max_new_tokens=1, **steps)
 
 
-def decode_job(device: Device, model: str, system: str, side: int, context: int) -> Job:
+def decode_job(device: Device, model: str, system: str, side: int, context: int) -> RunSpec:
     """One token decoded after so many, on side x side cores."""
     return _llama(device, model, system, side, context=context, max_new_tokens=2)
 
 
-def _llama(device: Device, model: str, system: str, side: int, **options: Any) -> Job:
+def _llama(device: Device, model: str, system: str, side: int, **options: Any) -> RunSpec:
     """A run by shape. The fp16 weights of most of these models are more than the memory of the cores that the tables
     name. The paper ran some of the layers and scaled; here all are there, and no core refuses: the rows say what it
     would take.
@@ -47,7 +47,7 @@ def _llama(device: Device, model: str, system: str, side: int, **options: Any) -
     if system == "as-published":
         how = {"as_published": True}
     arguments = {"model": model, "layers_run": 1, "dtype": DTYPE} | how
-    return Job("llama", (side, side), replace(device, core_memory=None), arguments | options)
+    return RunSpec("llama", (side, side), replace(device, core_memory=None), arguments | options)
 
 
 def held(report: dict[str, Any], device: Device) -> tuple[str, int]:
@@ -67,7 +67,7 @@ def layers_path(report: dict[str, Any], name: str) -> tuple[float, float]:
     return cycles / report["device"]["clock_hz"], cycles
 
 
-def table2(device: Device, emulate: Emulate) -> list[Row]:
+def table2(device: Device, emulate: Emulate) -> list[PaperRow]:
     """End to end: new tokens over the time of prefill and decode (section 7.1).
 
     Every decoded token is taken to cost what the one halfway costs: attention grows linearly with what is cached.
@@ -90,32 +90,33 @@ def table2(device: Device, emulate: Emulate) -> list[Row]:
     return rows + gpus(2)
 
 
-def table3(device: Device, emulate: Emulate) -> list[Row]:
+def table3(device: Device, emulate: Emulate) -> list[PaperRow]:
     """Prefill of a prompt of 4096 tokens: prompt tokens a second."""
     return prefill_rates(both_programs(3), device, emulate) + gpus(3)
 
 
-def table4(device: Device, emulate: Emulate) -> list[Row]:
+def table4(device: Device, emulate: Emulate) -> list[PaperRow]:
     """Decode: tokens a second with 4096 in the cache."""
     return decode_rates(both_programs(4), device, emulate) + gpus(4)
 
 
-def prefill_rates(cells: Iterable[Cell], device: Device, emulate: Emulate) -> list[Row]:
+def prefill_rates(cells: Iterable[PublishedNumber], device: Device, emulate: Emulate) -> list[PaperRow]:
     """Of these cells of Table 3."""
     return _rates(cells, "prefill", PROMPT, partial(prefill_job, device, tokens=PROMPT), device, emulate)
 
 
-def decode_rates(cells: Iterable[Cell], device: Device, emulate: Emulate) -> list[Row]:
+def decode_rates(cells: Iterable[PublishedNumber], device: Device, emulate: Emulate) -> list[PaperRow]:
     """Of these cells of Table 4."""
     return _rates(cells, "decode", 1, partial(decode_job, device, context=CONTEXT), device, emulate)
 
 
 def _rates(
-    cells: Iterable[Cell], part: str, tokens: int, job: Callable[..., Job], device: Device, emulate: Emulate
-) -> list[Row]:  # fmt: skip
+    cells: Iterable[PublishedNumber], part: str, tokens: int, job: Callable[..., RunSpec], device: Device,
+    emulate: Emulate,
+) -> list[PaperRow]:  # fmt: skip
     """So many tokens in one part of a run on a square mesh, for each of the cells: tokens a second."""
 
-    def run(cell: Cell) -> Row:
+    def run(cell: PublishedNumber) -> PaperRow:
         outcome = emulate(job(cell.model, cell.system, parse_mesh(cell.column)[0]))
         if outcome.report is None:
             return cell_row(cell, None, None, outcome.refused or "")

@@ -32,7 +32,7 @@ A100_WATTS = 400.0  # of the board, NVIDIA A100 datasheet, SXM4; with it a WSE-2
 
 
 @dataclass(frozen=True)
-class Cell:
+class PublishedNumber:
     """One number of a table: which it is, and the value. `unit` is tokens/s, tokens, ms or ratio."""
 
     table: int
@@ -120,24 +120,24 @@ _TABLE8: dict[str, _Block] = {
 }
 
 
-def table(number: int) -> list[Cell]:
+def table(number: int) -> list[PublishedNumber]:
     """The cells of a table, 2 to 8, in the paper's order."""
     if number == 2:
         return [
-            Cell(2, model, system, f"{column} {gpus}".strip(), value, TPR)
+            PublishedNumber(2, model, system, f"{column} {gpus}".strip(), value, TPR)
             for (model, system, gpus), values in _TABLE2.items()
             for column, value in zip(TABLE2_COLUMNS, (*values, None), strict=True)
         ]
     if number in (3, 4):
         columns, values = (TABLE3_COLUMNS, _TABLE3) if number == 3 else (TABLE4_COLUMNS, _TABLE4)
         return [
-            Cell(number, model, system, column, value, TPR)
+            PublishedNumber(number, model, system, column, value, TPR)
             for (model, system), row in values.items()
             for column, value in zip(tuple(GPUS) if system == "a100" else columns, row, strict=False)
         ]
     if number == 5:
         return [
-            Cell(5, model, "waferllm", column, value, "tokens")
+            PublishedNumber(5, model, "waferllm", column, value, "tokens")
             for model, row in _TABLE5.items()
             for column, value in zip(TABLE5_COLUMNS, row, strict=True)
         ]
@@ -148,13 +148,13 @@ def table(number: int) -> list[Cell]:
 
 def _against_gpus(
     number: int, name: str, unit: str, gpus: tuple[float, ...], wafer: float, energy: tuple[float, ...]
-) -> list[Cell]:
+) -> list[PublishedNumber]:
     """One block of Tables 6 to 8: what GPUs take, what the wafer takes, and how their energies compare."""
     return [
-        *(Cell(number, name, "a100", count, value, unit) for count, value in zip(GPUS, gpus, strict=False)),
-        Cell(number, name, "waferllm", "WSE-2", wafer, unit),
+        *(PublishedNumber(number, name, "a100", count, value, unit) for count, value in zip(GPUS, gpus, strict=False)),
+        PublishedNumber(number, name, "waferllm", "WSE-2", wafer, unit),
         *(
-            Cell(number, name, "waferllm", f"energy, {count} / WSE-2", value, "ratio")
+            PublishedNumber(number, name, "waferllm", f"energy, {count} / WSE-2", value, "ratio")
             for count, value in zip(GPUS, energy, strict=False)
         ),
     ]

@@ -15,9 +15,9 @@ from meshrt.mesh.device import Device
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.files import draw, write_csv
-from meshrt.studies.rows import Row, summary
-from meshrt.studies.store import Store
-from meshrt.studies.sweep import Job, Outcome
+from meshrt.studies.rows import PaperRow, summary
+from meshrt.studies.store import RunStore
+from meshrt.studies.sweep import Outcome, RunSpec
 from meshrt.studies.waferllm import published
 from meshrt.studies.waferllm.curves import CURVES, CheckedClaim, ProductPoint, claims, points
 from meshrt.studies.waferllm.tables import TABLES
@@ -88,7 +88,7 @@ WHY: dict[str, tuple[str, ...]] = {
 
 
 def reproduce(
-    comm: Any, console: Console, names: Sequence[str], device: Device, store: Store,
+    comm: Any, console: Console, names: Sequence[str], device: Device, store: RunStore,
     sides: Sequence[int] = published.SIDES, systems: Sequence[str] = (), models: Sequence[str] = (),
     show: Callable[[dict[str, Any], str], object] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
@@ -100,7 +100,7 @@ def reproduce(
     """
     start, unasked = perf_counter(), {system for system in published.INFERRED if system not in systems}
 
-    def emulate(job: Job) -> Outcome:
+    def emulate(job: RunSpec) -> Outcome:
         arguments = job.arguments
         system = "as-published" if arguments.get("as_published") else arguments.get("system")
         if system in unasked:
@@ -110,7 +110,7 @@ def reproduce(
                 return LEFT_OUT
         return store.emulate(job)
 
-    rows: list[Row] = []
+    rows: list[PaperRow] = []
     curves: dict[str, list[ProductPoint]] = {}
     checked: list[CheckedClaim] = []
 

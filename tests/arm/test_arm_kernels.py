@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from meshrt.arm.core import ArmCore
 from meshrt.arm.device import N2X8, PHONE, ArmDevice, find_arm_device
 from meshrt.arm.isa import OPERATIONS, contract, ld1, of, st1
-from meshrt.arm.kernel import Kernel, execute
+from meshrt.arm.kernel import MicroKernel, execute
 from meshrt.arm.spill import spills
 from meshrt.errors import LimitError, UsageError
 from meshrt.programs.arm.kernels import Form, integer_kernel
-from meshrt.programs.arm.packing import Part, pack_inputs, pack_weights, padded, parts_of
-from meshrt.programs.arm.tiles import UNITS, Tile, Unit, accesses, plan, row_tiles, traffic
+from meshrt.programs.arm.packing import GroupRun, pack_inputs, pack_weights, padded, parts_of
+from meshrt.programs.arm.tiles import UNITS, MicroTile, Unit, accesses, plan, row_tiles, traffic
 
 SMMLA, SDOT = UNITS["smmla"], UNITS["sdot"]
 
 
-def listing() -> Kernel:
+def listing() -> MicroKernel:
     """The paper's, section IV.E, with its own register numbers, and stores of the sums as they are."""
     v = [f"v{number}" for number in range(32)]
     body = [
@@ -33,13 +33,13 @@ def listing() -> Kernel:
         *(of("smmla", v[16 + 4 * i + j], v[4 + i], v[j]) for i in range(4) for j in range(4)),
     ]  # fmt: skip
     before = [of("movi", v[10], at=15), *(of("movi", name, at=0) for name in v[16:])]
-    return Kernel("LoopSz_TILE_8", tuple(before), tuple(body), (st1(tuple(v[16:]), "y"),))
+    return MicroKernel("LoopSz_TILE_8", tuple(before), tuple(body), (st1(tuple(v[16:]), "y"),))
 
 
 def run_listing(codes: np.ndarray, x: np.ndarray) -> np.ndarray:
     """[8, l] x [8, l]^T by the listing: the 2 x 2 sums of its 16 registers put side by side."""
     length = codes.shape[1]
-    part = Part(0, 1, length)
+    part = GroupRun(0, 1, length)
     y = np.zeros((1, 1, 1, 1, 256), np.uint8)
     streams = {
         "x25": pack_weights(codes[:, None], SMMLA, 8, part, 4, "planes")[:, None].reshape(1, 1, 1, -1, 32),
@@ -110,8 +110,8 @@ def test_the_planner_counts_the_registers_that_kernels_name() -> None:
 
 def test_accesses_of_the_papers_first_product() -> None:
     assert accesses(560, 2048, 6144, None) == 14_096_302_080
-    assert accesses(560, 2048, 6144, Tile(8, 8, 27)) == 1_765_048_320
-    assert accesses(560, 2048, 6144, Tile(10, 8, 32)) == 1_588_887_552
+    assert accesses(560, 2048, 6144, MicroTile(8, 8, 27)) == 1_765_048_320
+    assert accesses(560, 2048, 6144, MicroTile(10, 8, 32)) == 1_588_887_552
 
 
 def test_rows_that_are_left_get_kernels_of_their_own() -> None:
@@ -138,7 +138,7 @@ def test_each_number_has_a_source_or_is_assumed(device: ArmDevice) -> None:
 
 def test_padding_counts() -> None:
     assert padded(70, 8, parts_of(100, 128)) == (72, 104)
-    assert pack_weights(np.zeros((70, 1, 128), np.uint8), SMMLA, 8, Part(0, 1, 100), 4, "planes").nbytes == 3744
+    assert pack_weights(np.zeros((70, 1, 128), np.uint8), SMMLA, 8, GroupRun(0, 1, 100), 4, "planes").nbytes == 3744
 
 
 @pytest.mark.parametrize("rows", [8, 10])
@@ -172,9 +172,9 @@ def test_spills_are_loads_and_stores_and_change_no_number() -> None:
 def test_a_spill_saves_only_what_is_needed_again() -> None:
     """Two registers: a is read twice and b, c between; b is never needed again."""
     lines = [of("movi", "a", at=1), of("movi", "b", at=2), of("movi", "c", at=3), of("and", "c", "a", "c")]
-    assert spills(Kernel("k", tuple(lines), (), ()), 0, 2) == (0, 0)
+    assert spills(MicroKernel("k", tuple(lines), (), ()), 0, 2) == (0, 0)
     lines.insert(3, of("and", "b", "b", "c"))
-    assert spills(Kernel("k", tuple(lines), (), ()), 0, 2) == (1, 1)
+    assert spills(MicroKernel("k", tuple(lines), (), ()), 0, 2) == (1, 1)
 
 
 def test_what_has_not_changed_since_it_was_saved_is_not_saved_again() -> None:
@@ -182,12 +182,12 @@ def test_what_has_not_changed_since_it_was_saved_is_not_saved_again() -> None:
     lines = [of("movi", "a", at=1), of("movi", "b", at=2)]
     for name in "cd":
         lines += [of("movi", name, at=3), of("and", "b", "b", name), of("and", "b", "a", "b")]
-    assert spills(Kernel("k", tuple(lines), (), ()), 0, 2) == (2, 1)
+    assert spills(MicroKernel("k", tuple(lines), (), ()), 0, 2) == (2, 1)
 
 
 def test_fresh_registers_are_poisoned() -> None:
     y = np.zeros((1, 1, 1, 16), np.uint8)
-    execute(Kernel("k", (), (), (st1(("v0",), "y"),)), (1, 1), 1, {"y": y})
+    execute(MicroKernel("k", (), (), (st1(("v0",), "y"),)), (1, 1), 1, {"y": y})
     assert np.isnan(y.view(np.float32)).all() and np.isnan(y.view(np.float16)).all() and (y.view(np.int8) != 0).all()
 
 

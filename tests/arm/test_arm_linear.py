@@ -20,7 +20,7 @@ from meshrt.models.eightbits import quantize_rows
 from meshrt.models.errors import ModelError
 from meshrt.models.integer import linear
 from meshrt.models.quantize import codes as grids
-from meshrt.programs.arm.inputs import Source, quantized, span_of
+from meshrt.programs.arm.inputs import RowSource, quantized, span_of
 from meshrt.programs.arm.kernels import Form
 from meshrt.programs.arm.linear import product
 from meshrt.programs.arm.split import equal
@@ -45,7 +45,7 @@ def multiply(
     shift = shift or stored
     how = choose(soc, Form(codes.bits, layout, shift, blocks), unit, tile, order)
     weights = place(soc, how, "w", len(codes.codes), x.shape[1], group, codes)
-    source = Source(lambda team: (None, x[span_of(team)]), ((soc.buffer("x", 1), range(x.shape[1])),))
+    source = RowSource(lambda team: (None, x[span_of(team)]), ((soc.buffer("x", 1), range(x.shape[1])),))
     rows, _ = quantized(soc, source, (len(x), x.shape[1]), group, how.rows, soc.buffer("q", 1), blocks)
     out = product(soc, rows, weights, how, equal(panels_of(weights.columns, how), cores), soc.buffer("y", 1))
     assert out is not None

@@ -22,14 +22,14 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.models.quantize import codes as grids
 from meshrt.models.quantize.model import quantize, read_model, statistics
-from meshrt.models.quantize.sizes import Scheme
+from meshrt.models.quantize.sizes import CodesForm
 from meshrt.models.reference import forward, load_weights
 from meshrt.models.stories import stories
 from meshrt.models.tokenizer import encode, load_tokenizer
 from meshrt.programs.arm import products
-from meshrt.programs.arm.attention import Heads, attention
-from meshrt.programs.arm.inputs import Source
-from meshrt.programs.arm.kv import LayerCache
+from meshrt.programs.arm.attention import HeadCounts, attention
+from meshrt.programs.arm.inputs import RowSource
+from meshrt.programs.arm.kv import ArmLayerCache
 from meshrt.programs.arm.vectors import units_of
 
 IDS = {"prompt_ids": "1,2,3,77,200,31,8,9,100,4,5", "max_new_tokens": 3, "ignore_eos": True}
@@ -57,7 +57,7 @@ def test_every_product_is_that_of_the_integer_reference(
     inputs: list[np.ndarray] = []
     quantized, product = products.quantized, products.product
 
-    def watched_inputs(soc: Any, source: Source, shape: tuple[int, int], *rest: Any) -> Any:
+    def watched_inputs(soc: Any, source: RowSource, shape: tuple[int, int], *rest: Any) -> Any:
         seen: list[np.ndarray] = []
 
         def before(team: Any) -> Any:
@@ -191,8 +191,8 @@ def test_attention_is_that_of_float64(
 ) -> None:
     kv, group = heads
     soc, rng = new_soc(3), np.random.default_rng(seed)
-    shape = Heads(kv * group, kv, size)
-    cache = LayerCache(soc, "c", kv, size, kind, 5, fused)
+    shape = HeadCounts(kv * group, kv, size)
+    cache = ArmLayerCache(soc, "c", kv, size, kind, 5, fused)
     cos, sin = rng.uniform(-1, 1, (2, held + tokens, size // 2)).astype(np.float32)
     qkv = rng.standard_normal((held + tokens, (kv * group + 2 * kv) * size)).astype(np.float32)
     found = []
@@ -206,7 +206,7 @@ def test_attention_is_that_of_float64(
     assert np.abs(np.concatenate(found) - truth).max() <= tolerance * np.abs(truth).max()
 
 
-def attention_in_float64(qkv: np.ndarray, heads: Heads, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+def attention_in_float64(qkv: np.ndarray, heads: HeadCounts, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
     by_head = qkv.reshape(len(qkv), -1, heads.size)
     out = []
     for head in range(heads.queries):
@@ -232,7 +232,7 @@ def nothing(team: Any) -> tuple[None, None]:
 )  # fmt: skip
 def test_a_cache_that_grows_copies_what_it_has(fused: bool, chunk: int, copied: float, room: float) -> None:
     """560 to 1,120 tokens of one layer in float16; MiB for a hidden size of 2,048, of which this is a 16th."""
-    cache = LayerCache(new_soc(payload=False), "c", 1, 128, "float16", chunk, fused)
+    cache = ArmLayerCache(new_soc(payload=False), "c", 1, 128, "float16", chunk, fused)
     for tokens in (560, *(1 for _ in range(560))):
         cache.append(tokens, lambda head: [], nothing)
     mebibytes = 2**20 / 16
@@ -245,7 +245,7 @@ def test_a_cache_that_grows_copies_what_it_has(fused: bool, chunk: int, copied: 
 def test_what_is_stored_comes_back(kind: Any, error: float) -> None:
     rows = np.random.default_rng(0).standard_normal((2, 3, 18)).astype(np.float32)
     rows[1, 2] = 0
-    cache = LayerCache(new_soc(3), "c", 2, 18, kind, 5, True)
+    cache = ArmLayerCache(new_soc(3), "c", 2, 18, kind, 5, True)
     cache.append(1, lambda head: [], lambda team: (rows[units_of(team), :1], rows[units_of(team), :1]))
     cache.append(2, lambda head: [], lambda team: (rows[units_of(team), 1:], rows[units_of(team), 1:]))
     for found in cache.read([(cache.soc.mine[0], range(2))], 1, 1):
@@ -263,7 +263,7 @@ def test_dram_is_limited(comm: Any) -> None:
         LimitError, match=r"DRAM: 'layer 2: .*' asks for \d+ bytes, \d+ are in use, the limit is 400000"
     ):
         run_on_arm(comm, "llama", limits={"dram_bytes": 400_000}, **IDS)
-    cache = LayerCache(new_soc(payload=False, dram_bytes=3 * 4096 - 1), "c", 2, 64, "float16", 8, True)
+    cache = ArmLayerCache(new_soc(payload=False, dram_bytes=3 * 4096 - 1), "c", 2, 64, "float16", 8, True)
     cache.append(8, lambda head: [], nothing)
     with pytest.raises(LimitError, match="'c of 16' asks for 8192 bytes, 4096 are in use") as told:
         cache.append(1, lambda head: [], nothing)
@@ -285,7 +285,7 @@ def test_folders_of_codes_run_as_they_are(comm: Any, tmp_path: Path) -> None:
     """The codes of `meshrt quantize` are those that weights are rounded to when they are read."""
     source = find_model("llama-tiny")
     config, checkpoint = read_model(source)
-    scheme = Scheme("rtn", 4, 64, False, 8)
+    scheme = CodesForm("rtn", 4, 64, False, 8)
     quantize(source, tmp_path / "w4", scheme, {}, 1, statistics(config, checkpoint))
     folder = {"model": str(tmp_path / "w4")}
     assert (logits_of(comm, tmp_path, **folder) == logits_of(comm, tmp_path)).all()

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from test_arm_vectors import near, ran, team_of
 
 from meshrt.arm.isa import OPERATIONS, ld1, ld1r, of, st1
-from meshrt.arm.kernel import Kernel, execute
+from meshrt.arm.kernel import MicroKernel, execute
 from meshrt.models.experts import route
 from meshrt.models.reference import activated as truth_of
 from meshrt.models.reference import capped as cap_of
 from meshrt.models.reference import seen
 from meshrt.programs.arm.activations import acting, activated, bounded, capped, capping, scaled
-from meshrt.programs.arm.between import Norm, norm_of, rms_norm
+from meshrt.programs.arm.between import ArmNorm, norm_of, rms_norm
 from meshrt.programs.arm.kernels import Form, integer_kernel
 from meshrt.programs.arm.planes import pack, planes_of, unpacking
 from meshrt.programs.arm.softmax import largest, softmax
@@ -33,7 +33,7 @@ def normal(seed: int, *shape: int) -> np.ndarray:
 def test_layer_norm_is_that_of_float64(rows: int, k: int, adds: int, seed: int) -> None:
     """With a mean that is larger than what is left of it."""
     x, a, b, weight, bias = normal(seed, rows, k) + 5, normal(seed + 1, rows, k), *normal(seed + 2, 3, k)
-    stays, found = norm_of(team_of(rows), k, x, (a, b)[:adds], Norm(1e-5, weight, True, bias))
+    stays, found = norm_of(team_of(rows), k, x, (a, b)[:adds], ArmNorm(1e-5, weight, True, bias))
     total = x.astype(np.float64) + sum((a, b)[:adds])
     centred = total - total.mean(axis=1, keepdims=True)
     truth = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5) * weight + bias
@@ -122,7 +122,7 @@ def test_planes_waste_no_bit_and_come_back(bits: int) -> None:
     y = np.zeros((3, 1, 128), np.uint8)
     shifts = np.array([0] * 8 + [252] * 8, np.uint8)[None, None]
     streams = {"w": packed[:, None], "bits": packed[:, None, 16 * (bits & ~1) :], "shifts": shifts, "y": y}
-    execute(Kernel("planes", tuple(own.before()), tuple(body), ()), (3,), 1, streams)
+    execute(MicroKernel("planes", tuple(own.before()), tuple(body), ()), (3,), 1, streams)
     assert (y[:, 0] == codes).all()
     assert sum(width for width, _ in planes_of(bits)) == bits
 
@@ -148,7 +148,7 @@ def test_three_bits_in_closed_form() -> None:
 
 
 @pytest.mark.parametrize("kernel", [acting("gelu_tanh", True, True), capping(False), largest(False, True)], ids=str)
-def test_kernels_have_room(kernel: Kernel) -> None:
+def test_kernels_have_room(kernel: MicroKernel) -> None:
     assert len(kernel.registers) <= 32
 
 
@@ -172,7 +172,7 @@ def test_new_instructions_are_those_of_loops_over_lanes() -> None:
 
 def test_a_load_of_eight_bytes_fills_both_halves() -> None:
     x, y = np.arange(24, dtype=np.uint8).reshape(1, 3, 8), np.zeros((1, 3, 16), np.uint8)
-    kernel = Kernel("both", (), (ld1r("a", "x"), st1(("a",), "y")), ())
+    kernel = MicroKernel("both", (), (ld1r("a", "x"), st1(("a",), "y")), ())
     execute(kernel, (1,), 3, {"x": x, "y": y})
     assert (y[..., :8] == x).all() and (y[..., 8:] == x).all()
     assert kernel.total(3).loads == 3 and str(ld1r("a", "x")) == "ld1r {a}, [x], #8"

@@ -15,7 +15,7 @@ from test_arm_linear import new_soc
 from meshrt.arm.bus import ends, fair
 from meshrt.arm.cache import PIECE, CoreCaches, Lru, SharedCache, pieces, stretch
 from meshrt.arm.device import N2X8, PHONE, Cluster
-from meshrt.programs.arm.split import Work, by_speed, equal, share_out
+from meshrt.programs.arm.split import SplitWork, by_speed, equal, share_out
 from meshrt.studies.arm.split import BUS, CAPS, COMPUTING, READING, last, shares_of
 
 RATES = st.lists(st.floats(1.0, 1e3), min_size=1, max_size=8)
@@ -51,7 +51,7 @@ def test_who_is_done_leaves_the_bus_to_others() -> None:
     [(READING, "equal", 62.50), (READING, "speed", 63.79), (READING, "rate", 58.82), (READING, "steal", 58.82),
      (COMPUTING, "equal", 245.71), (COMPUTING, "speed", 154.29), (COMPUTING, "rate", 154.29)],
 )  # fmt: skip
-def test_worked_figures(work: Work, way: str, milliseconds: float) -> None:
+def test_worked_figures(work: SplitWork, way: str, milliseconds: float) -> None:
     """4 GB behind a bus of 68 GB/s take 58.82 ms at the least; 688 units at speeds that add up to 4.5 take 152.9."""
     assert round(1e3 * last(work, shares_of(way, work)), 2) == pytest.approx(milliseconds, abs=0.011)
 
@@ -67,7 +67,7 @@ def test_parts_as_the_published_rule_rounds_them() -> None:
     st.lists(st.floats(1e-6, 1e-3), min_size=1, max_size=8), st.booleans(), st.booleans(),
 )  # fmt: skip
 def test_every_unit_has_one_core(split: Any, units: int, seconds: list[float], reads: bool, intense: bool) -> None:
-    work = Work(units, tuple(seconds), 1e4 * reads, (1e9,) * len(seconds), 3e9, intense)
+    work = SplitWork(units, tuple(seconds), 1e4 * reads, (1e9,) * len(seconds), 3e9, intense)
     shares = share_out(split, work)
     assert len(shares) == len(seconds) and sorted(unit for share in shares for unit in share) == [*range(units)]
 

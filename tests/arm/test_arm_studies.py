@@ -26,15 +26,15 @@ from meshrt.studies.arm.published import BANDWIDTH, PRODUCTS, SMMLA
 from meshrt.studies.arm.reproduce import open_runs, reproduce
 from meshrt.studies.arm.runs import number
 from meshrt.studies.arm.split import measure
-from meshrt.studies.arm.tables import TABLES, Row
+from meshrt.studies.arm.tables import TABLES, CountRow
 from meshrt.studies.rows import Emulate
 from meshrt.studies.store import key_of
-from meshrt.studies.sweep import Job, Outcome, run_alone
+from meshrt.studies.sweep import Outcome, RunSpec, run_alone
 
 _KEPT: dict[str, Outcome] = {}
 
 
-def at_once(job: Job) -> Outcome:
+def at_once(job: RunSpec) -> Outcome:
     """The outcome of a job, which is run once for all tests."""
     key = key_of(job)
     if key not in _KEPT:
@@ -42,7 +42,7 @@ def at_once(job: Job) -> Outcome:
     return _KEPT[key]
 
 
-def ran(job: Job) -> Report:
+def ran(job: RunSpec) -> Report:
     report = at_once(job).report
     assert report is not None
     return Report(report)
@@ -146,8 +146,8 @@ def test_prefill_is_counted_to_the_last_digit_and_the_peaks_follow() -> None:
     assert times == [[571.53, 163.57, 103.29], [7.19, 2.16, 0.18]]
 
 
-def _small(emulate: Emulate) -> list[Row]:
-    return [Row("small", "bytes", None, number(emulate, runs.product(8, 64, 64), "l1_bytes", "linear"))]
+def _small(emulate: Emulate) -> list[CountRow]:
+    return [CountRow("small", "bytes", None, number(emulate, runs.product(8, 64, 64), "l1_bytes", "linear"))]
 
 
 def test_an_interrupted_reproduction_goes_on_with_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_an_interrupted_reproduction_goes_on_with_what_it_has(tmp_path: Path, mo
     def show(report: dict[str, Any], name: str) -> None:
         shown.append((name, len(report["rows"])))
 
-    def counted(job: Job) -> Outcome:
+    def counted(job: RunSpec) -> Outcome:
         if len(started) == 3:
             raise KeyboardInterrupt
         started.append(key_of(job))

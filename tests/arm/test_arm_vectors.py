@@ -16,7 +16,7 @@ from tiers import examples
 from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.device import N2X8
 from meshrt.arm.isa import OPERATIONS, ld1, of, st1
-from meshrt.arm.kernel import Kernel
+from meshrt.arm.kernel import MicroKernel
 from meshrt.models.eightbits import block_sums, quantize_rows
 from meshrt.models.errors import ModelError
 from meshrt.programs.arm import exponent
@@ -52,7 +52,7 @@ def near(found: Any, truth: np.ndarray, share: float) -> bool:
 def test_powers_of_e() -> None:
     """Within 2.5e-7 of the truth where e^x is a normal number, and the same as at the ends beyond."""
     x = np.linspace(-100, 100, 40_003, dtype=np.float32)
-    kernel = Kernel(
+    kernel = MicroKernel(
         "raise", (exponent.load(),), (ld1(("x",), "x"), *exponent.raised("x", "y", True), st1(("y",), "y")), ()
     )
     inputs = {"x": laid(x[None], 4), "exponent": exponent.constants()}
@@ -367,16 +367,18 @@ def test_a_register_that_is_no_sum_is_not_carried() -> None:
     """A step may add to what the one before has left, and do nothing else with it."""
     lines = (ld1(("x",), "x"), of("fadd", "s", "s", "x"), of("fmul", "x", "x", "s"))
     with pytest.raises(AssertionError, match="is no sum in s"):
-        _ = Kernel("k", (of("movi", "s", at=0),), lines, ()).carried
-    assert Kernel("k", (), lines[:2], ()).carried == {"s"}
+        _ = MicroKernel("k", (of("movi", "s", at=0),), lines, ()).carried
+    assert MicroKernel("k", (), lines[:2], ()).carried == {"s"}
     fresh = (of("mov", "p", "c"), of("fmla", "p", "x", "x"))
-    assert not Kernel("k", (), fresh, ()).carried
+    assert not MicroKernel("k", (), fresh, ()).carried
 
 
 def test_sums_go_from_step_to_step_in_their_order() -> None:
     """1e8 + 1 - 1e8, of one row by fadd; of another the largest by fmax."""
     x = np.array([[1e8] * 4 + [1] * 4 + [-1e8] * 4], np.float32)
     for op, truth in (("fadd", 0.0), ("fmax", 1e8)):
-        kernel = Kernel("k", (of("movi", "s", at=0),), (ld1(("x",), "x"), of(op, "s", "s", "x")), (st1(("s",), "y"),))
+        kernel = MicroKernel(
+            "k", (of("movi", "s", at=0),), (ld1(("x",), "x"), of(op, "s", "s", "x")), (st1(("s",), "y"),)
+        )
         stored = sweep(team_of(1), kernel, (1,), 3, {"x": laid(x, 4)}, {}, {"y": 16})
         assert stored is not None and stored["y"].view(np.float32).reshape(-1).tolist() == [truth] * 4

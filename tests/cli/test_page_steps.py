@@ -18,9 +18,9 @@ from meshrt.emulate import emulate
 from meshrt.program import load_program
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
-from meshrt.studies.page import Shown, write_page
+from meshrt.studies.page import PageRun, write_page
 from meshrt.studies.steppage import kinds_of_path, steps_of, timeline_of
-from meshrt.studies.traces import ALONE, PathStep, Span, covered, read_trace, reasons, rows_of_path, shares
+from meshrt.studies.traces import ALONE, ShownStep, Span, covered, read_trace, reasons, rows_of_path, shares
 
 TINY = {"model": "llama-tiny", "layers": 2, "prompt_ids": "1,2,3", "max_new_tokens": 2, "ignore_eos": True}
 
@@ -41,7 +41,7 @@ def test_the_steps_on_a_page_add_up_to_the_run_on_any_ranks(tmp_path: Path, comm
     pages = []
     for one, name in ((report, "a.json"), (alone, "b.json")):
         one["host"] = alone["host"]
-        pages.append(write_page([Shown(one, trace=read_trace(str(folder / name)))]))
+        pages.append(write_page([PageRun(one, trace=read_trace(str(folder / name)))]))
     assert pages[0] == pages[1]
     trace = read_trace(str(folder / "a.json"))
     assert trace is not None
@@ -62,7 +62,7 @@ def test_the_steps_on_a_page_add_up_to_the_run_on_any_ranks(tmp_path: Path, comm
 def test_a_long_path_keeps_to_its_rows_and_loses_nothing() -> None:
     rng = np.random.default_rng(5)
     ends = np.cumsum(rng.integers(1, 9, 500)).tolist()
-    path = [PathStep("computes", begin, end, {"core": [0, 0]}) for begin, end in pairwise([0, *ends])]
+    path = [ShownStep("computes", begin, end, {"core": [0, 0]}) for begin, end in pairwise([0, *ends])]
     for phases in (
         [],
         [Span("one", 0, ends[99]), Span("two", ends[99], ends[-1])],
@@ -79,15 +79,15 @@ def test_a_long_path_keeps_to_its_rows_and_loses_nothing() -> None:
 
 def test_a_wait_is_made_of_what_was_while_it_lasted() -> None:
     wait = {"data": 0.0, "on_the_way": 1.0, "links": 4.0, "ramp": 0.0, "tail": 6.0}
-    assert [*reasons(PathStep("waits for route set 1 along x", 10, 18, wait))] == [
+    assert [*reasons(ShownStep("waits for route set 1 along x", 10, 18, wait))] == [
         ("waits: rest of the packet", 12, 18), ("waits: busy links", 10, 12)
     ]  # fmt: skip
     early = {"data": 2.0, "on_the_way": 1.0, "links": 0.0, "ramp": 3.0, "tail": 6.0}
-    assert [*reasons(PathStep("waits for route set 1 along x", 0, 13, early))] == [
+    assert [*reasons(ShownStep("waits for route set 1 along x", 0, 13, early))] == [
         ("waits: rest of the packet", 7, 13), ("waits: busy ramp", 4, 7), ("waits: packet on its way", 3, 4),
         ("waits: packet not yet sent", 1, 3), ("waits: for a packet", 0, 1),
     ]  # fmt: skip
-    assert [*reasons(PathStep("computes", 0, 3, wait))] == [("computes", 0, 3)]
+    assert [*reasons(ShownStep("computes", 0, 3, wait))] == [("computes", 0, 3)]
 
 
 def test_engines_side_by_side_have_their_own_shares(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from meshrt.csl import compiled
-from meshrt.csl.blocks import NEVER, Block, shape
+from meshrt.csl.blocks import NEVER, WaferBlock, shape
 from meshrt.csl.direct import run
 from meshrt.csl.errors import Deadlock
-from meshrt.csl.state import State
+from meshrt.csl.state import WaferState
 from tests.csl.test_csl_machine import END, ROUTES, WAVELETS
 from tests.csl.test_csl_router import CHANGED, MIDDLE, PASS_ON
 from tests.csl_programs import write
@@ -112,7 +112,7 @@ def test_two_that_answer_each_other(core: str, tmp_path: Path, monkeypatch: pyte
 
 def test_what_is_at_once_so_everywhere_is_one_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A seed draws from one row of random numbers: rank 0 has all cores, and meets nobody on the way."""
-    monkeypatch.setattr(Block, "exchange", None)
+    monkeypatch.setattr(WaferBlock, "exchange", None)
     alone = run(SHIFT, "n:5,width:4", "wse3", ("main", "main"), ("total",), 3)
     assert on_ranks(2, SHIFT, "n:5,width:4", "total", 3) == [alone, alone]
 
@@ -134,13 +134,13 @@ def test_a_deadlock_is_told_as_on_one_rank(tmp_path: Path) -> None:
 def test_ranks_have_parts_and_speak(monkeypatch: pytest.MonkeyPatch) -> None:
     """No rank has all cores, and wavelets cross the edge in messages: 40 words of each run, in pairs."""
     words = []
-    exchange = Block.exchange
+    exchange = WaferBlock.exchange
 
-    def heard(self: Block, next_time: float, gives_up: int, said: Any) -> Any:
+    def heard(self: WaferBlock, next_time: float, gives_up: int, said: Any) -> Any:
         words.append(sum(len(one) for one in said))
         return exchange(self, next_time, gives_up, said)
 
-    monkeypatch.setattr(Block, "exchange", heard)
+    monkeypatch.setattr(WaferBlock, "exchange", heard)
     on_ranks(2, SHIFT, "n:40,width:7", "total")
     assert sum(words) >= 2 * 4 * 40
 
@@ -161,17 +161,17 @@ class First:
 def test_an_exception_on_the_way_ends_a_rank_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a signal's, or a library's: no rank is met with an exception under way, which Python forbids."""
     met = []
-    exchange = Block.exchange
+    exchange = WaferBlock.exchange
 
-    def fails(self: State, *_: int) -> bool:
+    def fails(self: WaferState, *_: int) -> bool:
         raise InterruptedError(str(len(met)))
 
-    def meets(self: Block, *said: Any) -> Any:
+    def meets(self: WaferBlock, *said: Any) -> Any:
         met.append(said)
         return exchange(self, *said)
 
-    monkeypatch.setattr(State, "native", fails)
-    monkeypatch.setattr(Block, "exchange", meets)
+    monkeypatch.setattr(WaferState, "native", fails)
+    monkeypatch.setattr(WaferBlock, "exchange", meets)
     body = 'const math = @import_module("<math>"); var a: f32 = 2.0;\n'
     body += "fn main() void { a = math.sqrt_f32(a); sys.unblock_cmd_stream(); }"
     with pytest.raises(InterruptedError) as caught:

@@ -16,7 +16,7 @@ from test_lowrank import GQA, every_matrix, random_model
 from meshrt.errors import LimitError
 from meshrt.models.catalogue import find_model
 from meshrt.programs.gpu.pages import Pages, runs
-from meshrt.programs.gpu.request import Limits
+from meshrt.programs.gpu.request import BatchLimits
 
 PROMPTS = [(5, 77, 31), (4, 90, 12, 8, 66, 41, 23, 3, 9), (1,), (60, 61, 62, 63, 64, 65), (7, 7, 7, 8)]
 NEW = 11
@@ -71,7 +71,7 @@ def test_a_request_that_can_never_fit_is_refused(model: Path) -> None:
 
 
 def test_a_batch_has_so_many_requests_and_no_more(model: Path, alone: list[list[int]]) -> None:
-    requests, _ = serve_all(new_gpus(2), model, "deinfer", PROMPTS, NEW, limits=Limits(batch=2))
+    requests, _ = serve_all(new_gpus(2), model, "deinfer", PROMPTS, NEW, limits=BatchLimits(batch=2))
     assert [one.new for one in requests] == alone
     first = [one.times[0] for one in requests]
     assert len(set(first[:2])) == 1 and first[2] > min(requests[0].times[-1], requests[1].times[-1])
@@ -136,7 +136,7 @@ def test_what_does_not_fit_in_memory_is_refused(model: Path) -> None:
 
 def test_memory_decides_how_many_requests_run(model: Path, alone: list[list[int]]) -> None:
     """With memory for some blocks only, there are fewer of them than are needed, and all requests are served."""
-    prompts, new, limits = PROMPTS[2:], 5, Limits(prefill_tokens=8)
+    prompts, new, limits = PROMPTS[2:], 5, BatchLimits(prefill_tokens=8)
     gpus = new_gpus(1)
     _, steps = serve_all(gpus, model, "deinfer", prompts, new)
     needed, names = steps.cache.pages.blocks, gpus.mine[0].memory.names

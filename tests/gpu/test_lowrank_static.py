@@ -17,7 +17,7 @@ from meshrt.models.family import read_family
 from meshrt.programs.gpu.batch import Tokens
 from meshrt.programs.gpu.opening import open_model, open_weights
 from meshrt.programs.gpu.request import Request
-from meshrt.programs.gpu.steps import PLANS, Steps, rounded
+from meshrt.programs.gpu.steps import PLANS, CacheSteps, rounded
 
 WAYS = [
     ("dense", "dense"), ("base", "dense"), ("deinfer", "dense"), ("deinfer", "lowrank"), ("deinfer", "fused"),
@@ -32,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def warm_steps(
     model: Path, tp: int, scheme: str, kv: str, sequences: int, comm: Any = None, **options: Any
-) -> tuple[Steps, list[Tokens]]:
+) -> tuple[CacheSteps, list[Tokens]]:
     """Static steps with a plan for so many sequences, which was replayed already."""
     family, gpus = read_family(model, quantized=True), new_gpus(tp, comm, static=True)
     requests = [Request(at, (1, 2, 3, 4, 5, at), 20) for at in range(sequences)]

@@ -26,10 +26,10 @@ from meshrt.studies import plan_time
 from meshrt.studies.deinfer import published as deinfer_published
 from meshrt.studies.deinfer import reproduce as deinfer
 from meshrt.studies.deinfer.figures import LoadPoint, claims_of, orders
-from meshrt.studies.rows import Row
+from meshrt.studies.rows import PaperRow
 from meshrt.studies.serve import DEFAULT
 from meshrt.studies.serve import default as ways_of
-from meshrt.studies.store import Store
+from meshrt.studies.store import RunStore
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def test_table_1_is_measured(comm: Any) -> None:
     """LLaMA-3-70B, numbers a token and layer. h = 8192, h_kv = 1024, m = 28672, ranks 4916 and 614 as published: Base
     4h + 4h_kv + 4m + 2h; DeInfer gathers 4916 + 2 x 614 and 2 x 4916, and sums 2 x 4916 at twice the cost."""
     shown = []
-    told = deinfer.reproduce(comm, Console(), ("1",), Store(), lambda part, name: shown.append((name, part["rows"])))
+    told = deinfer.reproduce(comm, Console(), ("1",), RunStore(), lambda part, name: shown.append((name, part["rows"])))
     assert shown == [("1", told["rows"])] * (comm.rank == 0)  # as soon as a table is done, on one rank
     rows = {(row["subject"], row["system"], row["column"]): row for row in told["rows"]}
     base = rows["LLaMA-3-70B", "Base", "both, as printed"]
@@ -211,8 +211,8 @@ def test_the_published_tables_are_whole() -> None:
 
 
 def test_orders_are_counted() -> None:
-    def row(system: str, column: str, published: float, emulated: float | None) -> Row:
-        return Row("4", "m", system, column, "ms", published, emulated)
+    def row(system: str, column: str, published: float, emulated: float | None) -> PaperRow:
+        return PaperRow("4", "m", system, column, "ms", published, emulated)
 
     rows = [
         row("Base", "TTFT, TP=2, a", 10.0, 5.0), row("DeInfer", "TTFT, TP=2, a", 4.0, 3.0),

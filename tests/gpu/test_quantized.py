@@ -13,7 +13,7 @@ from random_models import BASE, random_checkpoint
 from test_lowrank_static import taken, warm_steps
 
 from meshrt.errors import UsageError
-from meshrt.gpu.codes import UNIT, Codes, room_for
+from meshrt.gpu.codes import UNIT, GpuCodes, room_for
 from meshrt.gpu.operations import coded_matmuls, int3_matmul
 from meshrt.gpu.presets import find_gpu
 from meshrt.models.catalogue import find_model
@@ -22,7 +22,7 @@ from meshrt.models.config import read_config
 from meshrt.models.quantize.folder import read_dense
 from meshrt.models.quantize.form import Quantized
 from meshrt.models.quantize.model import quantize, read_model, statistics
-from meshrt.models.quantize.sizes import Scheme
+from meshrt.models.quantize.sizes import CodesForm
 from meshrt.models.reference import forward, generate, load_weights
 from meshrt.programs.gpu.coded import CodedCut, Hold
 
@@ -31,21 +31,21 @@ IDS = [5, 77, 31, 4, 90, 12]
 ODD = BASE | {"hidden_size": 72, "intermediate_size": 132, "num_attention_heads": 8, "num_key_value_heads": 2,
               "head_dim": 10, "attention_bias": True}  # fmt: skip
 # method, bits, group, symmetric, compensator bits, share of the shorter side that is the rank
-FORMS: dict[str, tuple[Scheme, float]] = {
-    "rtn": (Scheme("rtn", 3, 64, False, 16), 0),
-    "symmetric": (Scheme("rtn", 4, 32, True, 16), 0),
-    "hqq": (Scheme("hqq", 3, 32, False, 16), 0),
-    "two": (Scheme("rtn", 2, 32, False, 16), 0),
-    "eight": (Scheme("rtn", 8, 96, False, 16), 0),
-    "milo3": (Scheme("milo", 3, 64, False, 3), 0.2),
-    "milo8": (Scheme("milo", 3, 32, False, 8), 0.3),
-    "milo16": (Scheme("milo", 5, 64, False, 16), 0.15),
-    "w4a8": (Scheme("w4a8", 4, 64, False, 16, "row", True), 0),
-    "w4a8row": (Scheme("w4a8", 4, "row", False, 16, "row"), 0),
+FORMS: dict[str, tuple[CodesForm, float]] = {
+    "rtn": (CodesForm("rtn", 3, 64, False, 16), 0),
+    "symmetric": (CodesForm("rtn", 4, 32, True, 16), 0),
+    "hqq": (CodesForm("hqq", 3, 32, False, 16), 0),
+    "two": (CodesForm("rtn", 2, 32, False, 16), 0),
+    "eight": (CodesForm("rtn", 8, 96, False, 16), 0),
+    "milo3": (CodesForm("milo", 3, 64, False, 3), 0.2),
+    "milo8": (CodesForm("milo", 3, 32, False, 8), 0.3),
+    "milo16": (CodesForm("milo", 5, 64, False, 16), 0.15),
+    "w4a8": (CodesForm("w4a8", 4, 64, False, 16, "row", True), 0),
+    "w4a8row": (CodesForm("w4a8", 4, "row", False, 16, "row"), 0),
 }
 
 
-def quantized(source: Path, out: Path, scheme: Scheme, share: float) -> Path:
+def quantized(source: Path, out: Path, scheme: CodesForm, share: float) -> Path:
     """The model in a few bits, its matrices with ranks that are all different, some with none."""
     config, checkpoint = read_model(source)
     ranks = {
@@ -64,11 +64,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, (scheme, share) in FORMS.items():
         quantized(folder / "odd", folder / name, scheme, share)
     tiny = find_model("llama-tiny")
-    quantized(tiny, folder / "tiny3", Scheme("milo", 3, 64, False, 3), 0.1)
+    quantized(tiny, folder / "tiny3", CodesForm("milo", 3, 64, False, 3), 0.1)
     sizes = {"hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 1}
     regular = random_checkpoint(BASE | sizes, folder / "regular", 4)
-    quantized(regular, folder / "regular3", Scheme("milo", 3, 64, False, 3), 0.1)
-    quantized(tiny, folder / "gptq", Scheme("gptq", 3, 64, False, 16), 0)
+    quantized(regular, folder / "regular3", CodesForm("milo", 3, 64, False, 3), 0.1)
+    quantized(tiny, folder / "gptq", CodesForm("gptq", 3, 64, False, 16), 0)
     return folder
 
 
@@ -141,11 +141,11 @@ def codes_bytes(form: Quantized, first: int, last: int) -> int:
     return units * 4 * form.bits + groups * (2 if form.symmetric else 4)
 
 
-def random_codes(rows: int, columns: int, group: int, rng: np.random.Generator) -> Codes:
+def random_codes(rows: int, columns: int, group: int, rng: np.random.Generator) -> GpuCodes:
     groups = -(-columns // group)
     packed = rng.integers(0, 256, (rows, groups * group * 3 // 8)).astype(np.uint8)
     scale, zero = (rng.random((rows, groups)).astype(np.float16) for _ in range(2))
-    return Codes(packed, scale, zero, 3, group, 0, 0, rows, columns)
+    return GpuCodes(packed, scale, zero, 3, group, 0, 0, rows, columns)
 
 
 def test_int3_matmul_is_one_kernel_with_its_own_bytes_and_operations() -> None:
@@ -173,7 +173,9 @@ def test_what_fewer_bits_can_gain() -> None:
         for k, n in ((4096, 14336), (4096, 14336), (14336, 4096)):
             scale = gpu.shaped((n, k // group), np.float16)
             packed = gpu.shaped((n, k * bits // 8), np.uint8)
-            int3_matmul(gpu, gpu.shaped((m, k)), Codes(packed, scale, scale if zero else None, bits, group, 0, 0, n, k))
+            int3_matmul(
+                gpu, gpu.shaped((m, k)), GpuCodes(packed, scale, scale if zero else None, bits, group, 0, 0, n, k)
+            )
         return gpu.counters.compute_seconds
 
     assert 0.95 * 4.125 / 3.25 < seconds(4, 128, False, 16) / seconds(3, 64, False, 16) < 4.125 / 3.25
@@ -247,7 +249,7 @@ def test_counted_alike_with_numbers_and_by_shape(static: bool, place: Path) -> N
 def test_a_model_quantized_by_shape_is_the_folder(place: Path) -> None:
     """`--bits 3 --ranks` of the float model counts what its quantized folder does."""
     folder, asked = place / "tiny3", {"prompt_ids": "1,2,3", "max_new_tokens": 3, "ignore_eos": True}
-    plain = quantized(find_model("llama-tiny"), place / "plain3", Scheme("hqq", 3, 64, False, 16), 0)
+    plain = quantized(find_model("llama-tiny"), place / "plain3", CodesForm("hqq", 3, 64, False, 16), 0)
     told = [
         run_lowrank(new_gpus(4, payload=False), model, **asked, **options)
         for model, options in ((plain, {}), ("llama-tiny", {"bits": 3}))

@@ -30,7 +30,7 @@ from meshrt.programs.gpu.metrics import lock_step, parse_goodput, parse_percenti
 from meshrt.programs.gpu.mixing import mixing_of
 from meshrt.programs.gpu.pages import Pages
 from meshrt.programs.gpu.quantizing import hold_of
-from meshrt.programs.gpu.request import Limits, Request
+from meshrt.programs.gpu.request import BatchLimits, Request
 from meshrt.programs.gpu.serving import serve
 from meshrt.programs.gpu.traces import read_trace
 
@@ -41,12 +41,12 @@ SOON = [0.0, 1e-4, 2e-4, 1e-3, 2e-3, 2e-3]
 WAYS = [
     ("dense", "dense"), ("base", "dense"), ("deinfer", "dense"), ("deinfer", "lowrank"), ("overlapped", "fused"),
 ]  # fmt: skip
-SCHEDULES: dict[str, tuple[Limits, dict[str, Any]]] = {
-    "parts": (Limits(prefill_tokens=5, chunked=True), {}),
-    "prefixes": (Limits(), {"keeps": True}),
-    "swap": (Limits(swap=True), {"kv_blocks": 6}),
-    "all": (Limits(prefill_tokens=4, chunked=True, swap=True), {"kv_blocks": 6, "keeps": True}),
-    "recompute": (Limits(prefill_tokens=3, chunked=True), {"kv_blocks": 6, "keeps": True}),
+SCHEDULES: dict[str, tuple[BatchLimits, dict[str, Any]]] = {
+    "parts": (BatchLimits(prefill_tokens=5, chunked=True), {}),
+    "prefixes": (BatchLimits(), {"keeps": True}),
+    "swap": (BatchLimits(swap=True), {"kv_blocks": 6}),
+    "all": (BatchLimits(prefill_tokens=4, chunked=True, swap=True), {"kv_blocks": 6, "keeps": True}),
+    "recompute": (BatchLimits(prefill_tokens=3, chunked=True), {"kv_blocks": 6, "keeps": True}),
 }
 
 
@@ -238,7 +238,7 @@ def test_every_token_is_computed_or_hit_once(
     ]  # fmt: skip
     least = max(-(-(len(one.prompt) + one.limit) // size) for one in requests)
     steps = Shadow(Pages(least + more, size, keeps), swap)
-    limits = Limits(batch, tokens, chunked, concurrency, swap > 0)
+    limits = BatchLimits(batch, tokens, chunked, concurrency, swap > 0)
     serve(steps, requests, limits)
     assert all(len(one.new) == one.limit for one in requests)
     conserved(requests, len(steps.computed))
@@ -261,7 +261,7 @@ def test_who_comes_first_is_served_first_of_its_priority() -> None:
     """One at a time; while the first runs, three come."""
     requests = [Request(at, (at, at), 3, float(at), priority=what) for at, what in enumerate((1, 1, 0, 1))]
     steps = Shadow(Pages(9, 4))
-    serve(steps, requests, Limits(batch=1))
+    serve(steps, requests, BatchLimits(batch=1))
     ends = [one.times[-1] for one in requests]
     assert ends[2] < ends[0] < ends[1] < ends[3]  # it is even preempted for one of a better priority
     assert [one.preemptions for one in requests] == [1, 0, 0, 0]

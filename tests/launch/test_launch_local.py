@@ -99,7 +99,7 @@ def test_doctor_without_an_mpi_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPI4PY_LIBMPI", "/nowhere/libmpi.so")
     checks = list(doctor.checks())
     last = checks[-1]
-    assert (last.level, last.what) == (doctor.Level.FAIL, "MPI library")
+    assert (last.level, last.what) == (doctor.Severity.FAIL, "MPI library")
     assert "pip install" in last.mend
     assert doctor.exit_code(checks) == 4
     assert last.text() == f"FAIL  MPI library     {last.found}\n{'':22}-> {last.mend}"
@@ -110,29 +110,32 @@ def test_doctor_without_an_mpi_library(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("check", "level"),
     [
-        (doctor.threads({"OMP_NUM_THREADS": "8"}), doctor.Level.WARN),
-        (doctor.threads({"OMP_NUM_THREADS": "1"}), doctor.Level.OK),
-        (doctor.shared_memory("/nowhere"), doctor.Level.WARN),
-        (doctor.root({}), doctor.Level.WARN),
-        (doctor.package("no-such-package"), doctor.Level.FAIL),
-        (doctor.namesake(), doctor.Level.OK),
-        (doctor.compiled_core(core, {"MESHRT_CORE": "numpy"}), doctor.Level.OK if core.built else doctor.Level.WARN),
-        (doctor.compiled_core(core, {"MESHRT_CORE": "fast"}), doctor.Level.FAIL),
-        (doctor.memory(1), doctor.Level.OK),
-        (doctor.memory(1_000_000), doctor.Level.WARN),
-        (doctor.ranks({}), doctor.Level.OK),
-        (doctor.ranks({"PMI_RANK": "0", "PMI_SIZE": "100000"}), doctor.Level.WARN),
-        (doctor.batch_system({"PATH": ""}), doctor.Level.OK),
-        (doctor.oversubscription(HYDRA, {}), doctor.Level.OK),
+        (doctor.threads({"OMP_NUM_THREADS": "8"}), doctor.Severity.WARN),
+        (doctor.threads({"OMP_NUM_THREADS": "1"}), doctor.Severity.OK),
+        (doctor.shared_memory("/nowhere"), doctor.Severity.WARN),
+        (doctor.root({}), doctor.Severity.WARN),
+        (doctor.package("no-such-package"), doctor.Severity.FAIL),
+        (doctor.namesake(), doctor.Severity.OK),
+        (
+            doctor.compiled_core(core, {"MESHRT_CORE": "numpy"}),
+            doctor.Severity.OK if core.built else doctor.Severity.WARN,
+        ),
+        (doctor.compiled_core(core, {"MESHRT_CORE": "fast"}), doctor.Severity.FAIL),
+        (doctor.memory(1), doctor.Severity.OK),
+        (doctor.memory(1_000_000), doctor.Severity.WARN),
+        (doctor.ranks({}), doctor.Severity.OK),
+        (doctor.ranks({"PMI_RANK": "0", "PMI_SIZE": "100000"}), doctor.Severity.WARN),
+        (doctor.batch_system({"PATH": ""}), doctor.Severity.OK),
+        (doctor.oversubscription(HYDRA, {}), doctor.Severity.OK),
         (
             doctor.oversubscription(PRTERUN, {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}),
-            doctor.Level.OK,
+            doctor.Severity.OK,
         ),
     ],
 )
-def test_checks(check: doctor.Check, level: doctor.Level) -> None:
+def test_checks(check: doctor.Check, level: doctor.Severity) -> None:
     assert check.level == level
-    assert bool(check.mend) == (level != doctor.Level.OK)
+    assert bool(check.mend) == (level != doctor.Severity.OK)
 
 
 def test_the_batch_system_is_found(tmp_path: Path) -> None:

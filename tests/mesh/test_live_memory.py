@@ -7,7 +7,7 @@ import pytest
 from live_memory import watching
 from runs import run_program
 
-from meshrt.mesh.memory import Memory
+from meshrt.mesh.memory import CoreMemory
 
 SIZES: dict[str, Any] = {"m": 22, "k": 34, "n": 27}
 IDS: dict[str, Any] = {
@@ -72,10 +72,10 @@ def test_all_that_lives_is_charged(name: str, comm):
 def test_what_is_not_charged_is_found(name: str, comm, monkeypatch):
     program, mesh, options = RUNS[name]
 
-    def forgets(memory: Memory, name: str, array: np.ndarray) -> np.ndarray:
+    def forgets(memory: CoreMemory, name: str, array: np.ndarray) -> np.ndarray:
         return array if name in ("product", "tile loaded", "C") else keep(memory, name, array)
 
-    keep = Memory.keep
-    monkeypatch.setattr(Memory, "keep", forgets)
+    keep = CoreMemory.keep
+    monkeypatch.setattr(CoreMemory, "keep", forgets)
     with watching(), pytest.raises(AssertionError, match="not charged"):
         run_program(comm, program, mesh, **options)

@@ -14,15 +14,15 @@ from runs import new_block
 from meshrt.errors import LimitError
 from meshrt.mesh.collectives.broadcast import spreads, start_allgather
 from meshrt.mesh.devicefile import find_device
-from meshrt.mesh.memory import Memory
+from meshrt.mesh.memory import CoreMemory
 from meshrt.mesh.mesh import Mesh
 from meshrt.mesh.wires.fabric import receive, transfer
 from meshrt.mesh.wires.routes import chain
 from meshrt.mesh.wires.tables import installed
 
 
-def new_memory(limit: int | None = None, mesh: Mesh | None = None) -> Memory:
-    return Memory(mesh or Mesh(4, 3), find_device("ideal", core_memory=limit))
+def new_memory(limit: int | None = None, mesh: Mesh | None = None) -> CoreMemory:
+    return CoreMemory(mesh or Mesh(4, 3), find_device("ideal", core_memory=limit))
 
 
 def refusal(core: tuple[int, int], name: str, asked: int, used: int, limit: int) -> str:

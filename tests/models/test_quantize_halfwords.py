@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gpu_runs import new_gpus
 
-from meshrt.gpu.codes import Codes
+from meshrt.gpu.codes import GpuCodes
 from meshrt.gpu.operations import int3_matmul
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import open_checkpoint
@@ -72,7 +72,7 @@ def test_the_fused_kernel_of_gpus_computes_with_these_weights(zeros: bool) -> No
     w, x = rng.standard_normal((70, 192)), rng.standard_normal((5, 192)).astype(np.float32)
     codes = nearest(w, 3, 64) if zeros else symmetric(w, 3, 64)
     packed = pack(codes.codes, 3)
-    held = Codes(packed.reshape(70, -1), codes.scale, codes.zero, 3, 64, 0, 0, 70, 192)
+    held = GpuCodes(packed.reshape(70, -1), codes.scale, codes.zero, 3, 64, 0, 0, 70, 192)
     halves = weights_as_halves(packed, codes.scale, codes.zero).reshape(70, -1).astype(np.float64)
     found = int3_matmul(new_gpus(1).mine[0], x, held)
     np.testing.assert_allclose(found, x @ halves.T, atol=0.05)

@@ -14,26 +14,29 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.errors import ModelError
 from meshrt.models.quantize.choice import choose
 from meshrt.models.quantize.policies import Statistics, Term, fit, parse, ranks, share_out
-from meshrt.models.quantize.shapes import Shape, read_shapes
-from meshrt.models.quantize.sizes import Scheme, compensator_bytes
+from meshrt.models.quantize.shapes import MatrixShape, read_shapes
+from meshrt.models.quantize.sizes import CodesForm, compensator_bytes
 from meshrt.models.quantize.statistics import kurtosis, residual_rank
 
 TINY, MIXTRAL, DEEPSEEK = (read_shapes(find_model(n)) for n in ("llama-tiny", "mixtral-8x7b", "deepseek-moe-16b"))
-SCHEME = Scheme("milo", 3, 64, False, 3)
+SCHEME = CodesForm("milo", 3, 64, False, 3)
 
 
-def small(experts: int = 3, layers: int = 2) -> tuple[Shape, ...]:
+def small(experts: int = 3, layers: int = 2) -> tuple[MatrixShape, ...]:
     """Attention of 24 x 24 and experts of 24 x 40 and back, in each layer."""
     found = []
     for i in range(layers):
-        found.append(Shape(f"{i}.q_proj", 24, 24, "attention"))
+        found.append(MatrixShape(f"{i}.q_proj", 24, 24, "attention"))
         for j in range(experts):
             name = f"{i}.experts.{j}"
-            found += [Shape(f"{name}.up", 40, 24, "expert", name), Shape(f"{name}.down", 24, 40, "expert", name)]
+            found += [
+                MatrixShape(f"{name}.up", 40, 24, "expert", name),
+                MatrixShape(f"{name}.down", 24, 40, "expert", name),
+            ]
     return tuple(found)
 
 
-def known(shapes: tuple[Shape, ...], seed: int = 0) -> Statistics:
+def known(shapes: tuple[MatrixShape, ...], seed: int = 0) -> Statistics:
     rng = np.random.default_rng(seed)
     frequency = {one.expert: float(rng.integers(1, 100)) for one in shapes if one.expert}
     return Statistics({one.name: float(rng.uniform(-0.5, 20)) for one in shapes}, frequency)
@@ -142,7 +145,7 @@ def test_policies_by_kurtosis_keep_the_average_and_rise(policy: str) -> None:
 
 def test_kurtosis_of_a_model_without_experts_is_of_all_matrices() -> None:
     """Twice as far above the lowest is twice the rank."""
-    shapes = tuple(Shape(f"{i}", 100, 100, "mlp") for i in range(4))
+    shapes = tuple(MatrixShape(f"{i}", 100, 100, "mlp") for i in range(4))
     found = ranks(parse("kurtosis-15"), shapes, Statistics({"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0}, {}))
     assert sum(found.values()) == 60 and found["3"] == 30 and found["2"] == 20 and found["1"] == 10
     assert "0" not in found  # a hundredth of 3 of 6
@@ -153,7 +156,7 @@ def test_kurtosis_of_a_model_without_experts_is_of_all_matrices() -> None:
 def test_the_published_steps() -> None:
     """Not monotone: 9 gets 2,048, 24 gets 1,024; and half to even."""
     values = {0.4: 0, 0.5: 0, 1.0: 8, 1.5: 16, 2.5: 16, 9.4: 2048, 9.6: 1024, 24.0: 1024, -1.0: 0}
-    shapes = tuple(Shape(f"{k}", 4096, 14336, "expert", f"{k}") for k in values)
+    shapes = tuple(MatrixShape(f"{k}", 4096, 14336, "expert", f"{k}") for k in values)
     statistics = Statistics({f"{k}": k for k in values}, {})
     found = ranks(parse("kurtosis-steps-16"), shapes, statistics)
     assert {k: found.get(f"{k}", 0) for k in values} == values

@@ -16,7 +16,7 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.tile import Tile
-from meshrt.programs.neuron.blocks import Blocks
+from meshrt.programs.neuron.blocks import BlockSizes
 from meshrt.programs.neuron.dense import dense, sequential
 from meshrt.programs.neuron.fused import fused
 from meshrt.programs.neuron.mlp import svd_mlp, up_gate
@@ -40,10 +40,10 @@ sizes = st.integers(1, 200)
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> tuple[tuple[int, int, int, int], Blocks]:
+def problems(draw: st.DrawFn) -> tuple[tuple[int, int, int, int], BlockSizes]:
     """M, K, r, N around the edges of tiles, and blocks that mostly divide none of them."""
     shape = draw(sizes), draw(sizes), draw(sizes), draw(sizes)
-    return shape, Blocks(*(draw(st.integers(max(1, size // 3), size + 9)) for size in shape))
+    return shape, BlockSizes(*(draw(st.integers(max(1, size // 3), size + 9)) for size in shape))
 
 
 def operands(core: NeuronCore, dtype: str, *shapes: tuple[int, int]) -> list[Tile]:
@@ -163,7 +163,7 @@ def add(*parts: Closed) -> Closed:
     return {key: sum(part[key] for part in parts) for key in parts[0]}
 
 
-def expected(kernel: str, m: int, k: int, r: int, n: int, b: Blocks, turned: bool, tensor: bool) -> Closed:
+def expected(kernel: str, m: int, k: int, r: int, n: int, b: BlockSizes, turned: bool, tensor: bool) -> Closed:
     """Elements read and written, multiplications, and those that transpose."""
     strips = ceil(m / b.m)
     if kernel == "dense":
@@ -186,15 +186,15 @@ def expected(kernel: str, m: int, k: int, r: int, n: int, b: Blocks, turned: boo
     return add(found, down) if kernel == "mlp" else found
 
 
-def blocks_of(b: Blocks) -> dict[str, int]:
+def blocks_of(b: BlockSizes) -> dict[str, int]:
     return {f"block_{axis}": getattr(b, axis) for axis in "mkrn"}
 
 
 CASES = [
-    (256, 256, 128, 512, Blocks(128, 128, 128, 256)),
-    (300, 200, 150, 700, Blocks(130, 90, 100, 300)),  # divides nothing
-    (1, 1, 1, 1, Blocks()),
-    (129, 513, 300, 1025, Blocks(512, 512, 256, 512)),
+    (256, 256, 128, 512, BlockSizes(128, 128, 128, 256)),
+    (300, 200, 150, 700, BlockSizes(130, 90, 100, 300)),  # divides nothing
+    (1, 1, 1, 1, BlockSizes()),
+    (129, 513, 300, 1025, BlockSizes(512, 512, 256, 512)),
 ]
 
 
@@ -253,7 +253,7 @@ def test_each_partition_of_a_transfer_has_a_descriptor(limits: dict[str, int], c
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize("kernel", ["dense", "fused", "mlp"])
 def test_spills_are_traffic_beside_the_kernels_own_and_change_no_number(kernel: str, comm: Any) -> None:
-    m, k, r, n, b = 300, 200, 150, 700, Blocks(300, 200, 150, 700)
+    m, k, r, n, b = 300, 200, 150, 700, BlockSizes(300, 200, 150, 700)
     given = {"kernel": kernel, **ranked(kernel, m=m, k=k, r=r, n=n, **blocks_of(b))}
     tight = run_on_cores(comm, "xuv", limits={"sbuf_partition_bytes": 5000}, **given)
     ample = run_on_cores(comm, "xuv", **given)

@@ -12,13 +12,13 @@ from measure import measured
 from runs import new_block, run_program
 from tiers import examples
 
-from meshrt.programs.mesh.dispatch import Moves, Way, carry
+from meshrt.programs.mesh.dispatch import PieceMoves, Way, carry
 
 N, LINES, PLACES = 6, 4, 3
 WAYS = get_args(Way)
 
 
-def check(comm: Any, way: Way, axis: str, moves: Moves, room: int, payload: bool = True) -> dict[str, Any]:
+def check(comm: Any, way: Way, axis: str, moves: PieceMoves, room: int, payload: bool = True) -> dict[str, Any]:
     """Numbered pieces of two numbers on lines of N cores; what was measured."""
     block = new_block(comm, (N, LINES) if axis == "x" else (LINES, N), payload=payload)
     low = block.mesh.offset(axis)
@@ -34,12 +34,14 @@ def check(comm: Any, way: Way, axis: str, moves: Moves, room: int, payload: bool
     return measured(block)
 
 
-def shuffled(seed: int) -> Moves:
+def shuffled(seed: int) -> PieceMoves:
     """Every piece to some core, and one in four to another as well."""
     rng = np.random.default_rng(seed)
     core, place = np.divmod(np.concatenate([np.arange(N * PLACES), rng.choice(N * PLACES, N * PLACES // 4)]), PLACES)
     to_core = rng.integers(0, N, len(core))
-    return Moves(core, place, to_core, np.array([int((to_core[:at] == to).sum()) for at, to in enumerate(to_core)]))
+    return PieceMoves(
+        core, place, to_core, np.array([int((to_core[:at] == to).sum()) for at, to in enumerate(to_core)])
+    )
 
 
 @pytest.mark.mpi(ranks=[1, 2, 4])
@@ -74,7 +76,7 @@ def test_any_pieces_go_anywhere(way: Way, comm: Any) -> None:
         if not pairs:
             return
         before, after = np.array(pairs).T
-        check(comm, way, "y", Moves(before // PLACES, before % PLACES, after // PLACES, after % PLACES), PLACES)
+        check(comm, way, "y", PieceMoves(before // PLACES, before % PLACES, after // PLACES, after % PLACES), PLACES)
 
     any_pieces()
 

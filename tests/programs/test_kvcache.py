@@ -17,7 +17,7 @@ from tiers import examples
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.devicefile import find_device
-from meshrt.programs.mesh.cache import Cache, Policy, append, kv_cache, place_of_new
+from meshrt.programs.mesh.cache import Policy, TokenCache, append, kv_cache, place_of_new
 from meshrt.programs.mesh.climb import balance, refusal, spread_evenly
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
@@ -30,7 +30,7 @@ def even(total: int, rows: int) -> list[int]:
     return [total // rows + (row < total % rows) for row in range(rows)]
 
 
-def tokens(cache: Cache) -> list[np.ndarray]:
+def tokens(cache: TokenCache) -> list[np.ndarray]:
     """The numbers that the rows of the mesh hold: float32 [tokens, W, *token] each."""
     data = whole(cache.block, cache.data)
     return [row[:, :held].swapaxes(0, 1) for row, held in zip(data, cache.held, strict=True)]
@@ -44,7 +44,7 @@ def number(block: Block, value: int, shape: tuple[int, ...]) -> np.ndarray:
     )
 
 
-def assert_in_order(cache: Cache) -> None:
+def assert_in_order(cache: TokenCache) -> None:
     """From north to south the rows hold tokens 0, 1, 2, ... and every core the tiles of its own column."""
     found = np.concatenate(tokens(cache))
     columns = np.arange(found.shape[1]).reshape(1, -1, *(1,) * (found.ndim - 2)) / 128
@@ -166,7 +166,7 @@ def test_a_cache_that_is_full_ends_the_job_with_exit_code_3(ranks: int, run_mesh
 # -------------------------------------------------------------------------------------------------------- policies
 
 
-def numbers(cache: Cache) -> list[list[int]]:
+def numbers(cache: TokenCache) -> list[list[int]]:
     """The numbers of the tokens that each row of the mesh holds, as the core in column 0 has them."""
     return [[int(tile.flat[0]) for tile in row[:, 0]] for row in tokens(cache)]
 

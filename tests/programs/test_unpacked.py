@@ -18,7 +18,7 @@ from meshrt.programs.mesh.linear import along
 from meshrt.programs.mesh.packed import Packed
 from meshrt.programs.mesh.tileform import HEADER, SLICE, TileForm, tile_form
 from meshrt.programs.mesh.unpacked import ROUNDINGS, fresh, whole_codes
-from meshrt.programs.mesh.whole import Whole
+from meshrt.programs.mesh.whole import WholeCodes
 from meshrt.ranks.alone import Alone
 
 BITS = range(2, 9)
@@ -117,7 +117,7 @@ def test_whole_numbers_are_multiplied_so_too(
     bits: int, activations: Any, group: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forms, rng = forms_of(Quantized(bits, group), 400, (21, 6)), np.random.default_rng(4)
-    w = Whole(tiles_of(forms, (SIDES, SIDES, 1, 1)), forms, np.dtype(np.float16), activations=activations)
+    w = WholeCodes(tiles_of(forms, (SIDES, SIDES, 1, 1)), forms, np.dtype(np.float16), activations=activations)
     x = rng.integers(-128, 128, (SIDES, SIDES, 1, 1, 2, forms[0].kt)).astype(np.int8)
     scales = rng.random((*x.shape[:-1], forms[0].rows.count)).astype(np.float32).view(np.int8)
     a = np.concatenate([x, scales], axis=-1)

@@ -28,24 +28,24 @@ from meshrt.models.integer import linear, projection
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.folder import read_parts
 from meshrt.models.quantize.model import quantize, read_model, statistics
-from meshrt.models.quantize.sizes import Scheme
+from meshrt.models.quantize.sizes import CodesForm
 from meshrt.models.reference import forward, load_weights
 from meshrt.programs.mesh.chunks import Chunks, cut_dimensions, plain
 from meshrt.programs.mesh.linear import Linear, along, product, second, shares
 from meshrt.programs.mesh.quantized import with_activations
 from meshrt.programs.mesh.systems import open_system
-from meshrt.programs.mesh.weights import Mlp
+from meshrt.programs.mesh.weights import MeshMlp
 from meshrt.programs.mesh.weights import load_weights as place_weights
-from meshrt.programs.mesh.whole import Whole
+from meshrt.programs.mesh.whole import WholeCodes
 
 PROMPT, NEW, TOKENS = [5, 93, 7, 30, 2, 77, 8, 60, 41, 12, 9], 4, 7
 SCHEMES = {
-    "row": Scheme("w4a8", 4, "row", False, 16, "row"),
-    "symmetric row": Scheme("w4a8", 4, "row", True, 16, "row"),
-    "eight": Scheme("w4a8", 8, "row", False, 16, "row"),
-    "zeros": Scheme("rtn", 5, "row", False, 16, "row"),
-    "64": Scheme("w4a8", 4, 64, False, 16, "row"),
-    "32 block": Scheme("w4a8", 4, 32, True, 16, "block"),
+    "row": CodesForm("w4a8", 4, "row", False, 16, "row"),
+    "symmetric row": CodesForm("w4a8", 4, "row", True, 16, "row"),
+    "eight": CodesForm("w4a8", 8, "row", False, 16, "row"),
+    "zeros": CodesForm("rtn", 5, "row", False, 16, "row"),
+    "64": CodesForm("w4a8", 4, 64, False, 16, "row"),
+    "32 block": CodesForm("w4a8", 4, 32, True, 16, "block"),
 }
 EXACT = ["row", "symmetric row", "eight", "zeros"]
 MESHES = [(1, 1), (3, 3), (4, 2), (1, 6), (3, 5), (8, 8)]
@@ -79,7 +79,7 @@ def matrices(config: Config, chunks: Chunks) -> list[tuple[list[tuple[Matrix, np
 
 def linears(weights: Any) -> list[Linear]:
     layer = weights.layers[0]
-    assert isinstance(layer.mlp, Mlp)
+    assert isinstance(layer.mlp, MeshMlp)
     return [layer.qkv, layer.out, layer.mlp.up, layer.mlp.down]
 
 
@@ -118,7 +118,7 @@ def in_prefill(block: Block, folder: Path, x: dict[int, np.ndarray], phases: int
         rings = stack.enter_context(interleaved_rings(block))
         products, sums = open_system(stack, "waferllm", block, chunks, phases, rings)
         for (of, rows), w in zip(matrices(config, chunks), linears(weights), strict=True):
-            assert isinstance(w.first, Whole)
+            assert isinstance(w.first, WholeCodes)
             padded = np.pad(x[of[0][0].rows], ((0, p * lt - TOKENS), (0, 0)))
             tiles = cut(padded, rows).reshape(mesh.height, chunks.rows, lt, mesh.width, chunks.columns, -1)
             tiles = own(block, tiles.transpose(0, 3, 1, 4, 2, 5))

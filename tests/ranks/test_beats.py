@@ -36,7 +36,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Nodes]]:
     def make(count: int) -> Nodes:
         ears = [beats.opened("127.0.0.1") for _ in range(count)]
         every = {
-            at: beats.Node(f"n{at}", (2 * at, 2 * at + 1), (ear.getsockname(),)) for at, ear in enumerate(ears)
+            at: beats.JobNode(f"n{at}", (2 * at, 2 * at + 1), (ear.getsockname(),)) for at, ear in enumerate(ears)
         }  # fmt: skip
         for at, ear in enumerate(ears):
             known = {number: every[number] for number in beats.peers(at, count)}
@@ -135,7 +135,7 @@ def test_ranks_in_words(ranks: tuple[int, ...], text: str) -> None:
 
 
 def test_a_circle_gets_to_the_sentinel_whole() -> None:
-    circle = beats.Circle("ab" * 16, 1, {0: beats.Node("n0", (0, 1), (("10.0.0.1", 7), ("10.1.0.1", 7)))}, (0,))
+    circle = beats.Circle("ab" * 16, 1, {0: beats.JobNode("n0", (0, 1), (("10.0.0.1", 7), ("10.1.0.1", 7)))}, (0,))
     assert beats.loaded(circle.dumped()) == circle
 
 
@@ -167,13 +167,13 @@ def test_on_one_node_nobody_meets(comm: MPI.Intracomm) -> None:
 def test_a_sentinel_ends_the_ranks_of_a_node_that_is_cut_off() -> None:
     """The whole process beside one rank, which is a process here that sleeps; the other node falls silent."""
     with beats.opened("127.0.0.1") as other, beats.opened("127.0.0.1") as ear:
-        circle = beats.Circle("cd" * 16, 1, {0: beats.Node("n0", (0,), (other.getsockname(),))})
+        circle = beats.Circle("cd" * 16, 1, {0: beats.JobNode("n0", (0,), (other.getsockname(),))})
         rank = subprocess.Popen([sys.executable, "-c", RANK, str(CHECKOUT), str(ear.fileno())], stdin=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True, pass_fds=[ear.fileno()])  # fmt: skip
         assert rank.stdin is not None and rank.stderr is not None
         rank.stdin.write(circle.dumped().decode())
         rank.stdin.close()
-        heard = beats.Hearing(other, beats.Circle(circle.key, 0, {1: beats.Node("n1", (1,), (ear.getsockname(),))}))
+        heard = beats.Hearing(other, beats.Circle(circle.key, 0, {1: beats.JobNode("n1", (1,), (ear.getsockname(),))}))
         began = time.monotonic()
         while time.monotonic() < began + 2:
             heard.beat(0)

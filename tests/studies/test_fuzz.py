@@ -21,7 +21,7 @@ from meshrt.models.catalogue import find_model
 from meshrt.ranks.console import Console
 from meshrt.studies.fuzz import fuzz, worker
 from meshrt.studies.fuzz.lines import run_a_command
-from meshrt.studies.fuzz.models import Case, use_a_prompt
+from meshrt.studies.fuzz.models import FuzzCase, use_a_prompt
 from meshrt.studies.fuzz.mutate import mutated_bytes, mutated_json
 
 Run = Callable[..., Any]
@@ -80,12 +80,12 @@ def test_a_table_on_standard_error_is_no_fault_where_the_text_alone_is_asked_for
 BAD = """
 import os, time
 from meshrt.studies.fuzz import worker
-from meshrt.studies.fuzz.models import Case
+from meshrt.studies.fuzz.models import FuzzCase
 
 worker.PATIENCE = 1.0
 
 def make(rng):
-    return Case({"file": b"x"}, arguments=("a",))
+    return FuzzCase({"file": b"x"}, arguments=("a",))
 
 def raises(folder, arguments): raise KeyError((folder / "file").read_text())
 def hangs(folder, arguments): time.sleep(1000)
@@ -128,9 +128,9 @@ def test_an_input_is_watched_and_not_what_is_imported_to_make_it(
     monkeypatch.setattr(worker, "faulthandler", watch)
     seen: list[tuple[str, bool]] = []
 
-    def make(rng: Random) -> Case:
+    def make(rng: Random) -> FuzzCase:
         seen.append(("made", watched[-1]))
-        return Case({})
+        return FuzzCase({})
 
     worker.work(tmp_path, 1, 0, ["it"], {"it": (make, lambda *_: seen.append(("tried", watched[-1])))})
     assert seen == [("made", False), ("tried", True)] * 3 and not watched[-1]

@@ -12,7 +12,7 @@ import pytest
 
 from meshrt.launch.bench import Timing
 from meshrt.studies import hostmodel
-from meshrt.studies.hostmodel import FITTED, HEADER, HELD, TERMS, Network, Run, Size, fit, projected, told
+from meshrt.studies.hostmodel import FITTED, HEADER, HELD, TERMS, GemmSize, Network, TimedRun, fit, projected, told
 
 PRICES = {
     "job": 0.3, "rank": 0.2, "core": 2e-6, "tick of a rank": 3e-5, "message": 2e-5, "byte of a message": 1e-9,
@@ -20,7 +20,7 @@ PRICES = {
 }  # fmt: skip
 
 
-def counted(size: Size) -> Run:
+def counted(size: GemmSize) -> TimedRun:
     """What a run of that size counts: two tiles a core and step, over every cut of lines between blocks both ways."""
     columns = {1: 1, 2: 1, 4: 2, 8: 2}[size.ranks]
     rows = size.ranks // columns
@@ -29,7 +29,7 @@ def counted(size: Size) -> Run:
     packets = 2 * size.side**2 * size.steps
     moved = 2 * size.steps * cuts * (size.tile_bytes + HEADER)
     ramps = packets * 2 * size.tile_bytes
-    return Run(size, 0.0, messages, moved, packets, ramps, size.side**2 * size.steps * size.tile**3)
+    return TimedRun(size, 0.0, messages, moved, packets, ramps, size.side**2 * size.steps * size.tile**3)
 
 
 def test_prices_are_found_again_and_none_is_negative() -> None:
@@ -45,9 +45,11 @@ def test_no_size_that_is_held_back_was_fitted() -> None:
     assert not {one.side for one in FITTED} & {one.side for one in HELD}
 
 
-@pytest.mark.parametrize("size", [Size(8, 3, 5, 2), pytest.param(Size(8, 3, 5, 4), marks=pytest.mark.all)], ids=str)
+@pytest.mark.parametrize(
+    "size", [GemmSize(8, 3, 5, 2), pytest.param(GemmSize(8, 3, 5, 4), marks=pytest.mark.all)], ids=str
+)
 def test_what_is_measured_is_what_the_closed_forms_say(
-    size: Size, run_meshrt: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    size: GemmSize, run_meshrt: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def timed(ranks: int, arguments: tuple[str, ...]) -> Timing:
         path = tmp_path / "report.json"
@@ -72,7 +74,7 @@ def test_what_is_measured_is_what_the_closed_forms_say(
 
 
 @pytest.mark.parametrize("size", [*hostmodel.WORKS.values()], ids=str)
-def test_more_nodes_bring_what_the_prices_say(size: Size) -> None:
+def test_more_nodes_bring_what_the_prices_say(size: GemmSize) -> None:
     one = projected(PRICES, size, 1, Network(processors=1))
     assert one.seconds == one.alone == pytest.approx(told(PRICES, counted(replace(size, ranks=1))))
     assert one.share == 0

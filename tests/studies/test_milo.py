@@ -16,24 +16,24 @@ from meshrt.models.catalogue import find_model, packaged
 from meshrt.models.quantize.choice import choose
 from meshrt.models.quantize.model import read_model, statistics
 from meshrt.models.quantize.shapes import shapes_of
-from meshrt.models.quantize.sizes import Scheme
+from meshrt.models.quantize.sizes import CodesForm
 from meshrt.models.quantize.sizes import sizes as sizes_of
 from meshrt.models.texts import story_sequences
 from meshrt.models.tokenizer import load_tokenizer
 from meshrt.ranks.console import Console
 from meshrt.studies.milo import published, quality, rooflines, sizes, stripes, weights
 from meshrt.studies.milo.claims import worse
-from meshrt.studies.milo.kept import Kept, open_kept
+from meshrt.studies.milo.kept import RecipeOutcomes, open_kept
 from meshrt.studies.milo.printed import print_claims, print_part
-from meshrt.studies.milo.quality import Measured, Recipe, measure
+from meshrt.studies.milo.quality import Recipe, RecipeOutcome, measure
 from meshrt.studies.milo.recipes import BUDGET, RECIPES, TINY
 from meshrt.studies.milo.reproduce import NAMES, reproduce, write_files
-from meshrt.studies.rows import Row
+from meshrt.studies.rows import PaperRow
 
 MIXTRAL, DEEPSEEK = published.MODELS["mixtral-8x7b"], published.MODELS["deepseek-moe-16b"]
 
 
-def value(rows: list[Row], subject: str, system: str, column: str) -> float:
+def value(rows: list[PaperRow], subject: str, system: str, column: str) -> float:
     (row,) = [row for row in rows if (row.subject, row.system, row.column) == (subject, system, column)]
     assert row.emulated is not None
     return row.emulated
@@ -119,8 +119,8 @@ def test_what_needs_the_published_weights_has_no_figure_here() -> None:
     assert {row.published for row in weights.rows("4") if row.system == "sparse-32"} == {4.5986, 59.87}
 
 
-def measured(nats: list[float]) -> Measured:
-    return Measured("", 1, 0, 3.5, (), tuple((one, 1) for one in nats), 0.0)
+def measured(nats: list[float]) -> RecipeOutcome:
+    return RecipeOutcome("", 1, 0, 3.5, (), tuple((one, 1) for one in nats), 0.0)
 
 
 def test_orders_hold_by_two_standard_errors() -> None:
@@ -140,7 +140,7 @@ def test_table_4s_policies_get_the_same_bytes_and_the_averages_are_exact() -> No
         config, checkpoint = read_model(find_model(model))
         text = story_sequences(config, load_tokenizer(find_model(model)), 0, 4)
         shapes, known = shapes_of(config), statistics(config, checkpoint, text)
-        scheme = Scheme("milo", 3, 64, False, 3)
+        scheme = CodesForm("milo", 3, 64, False, 3)
         recipes = {name: one for name, one in RECIPES["4"](model).items() if one.ranks}
         found = {name: choose(shapes, scheme, one.ranks or "", one.budget, known)[0] for name, one in recipes.items()}
         nbytes = {name: sizes_of(shapes, scheme, ranks)["compensator_bytes"] for name, ranks in found.items()}
@@ -176,9 +176,9 @@ def test_the_report_is_the_same_on_any_number_of_ranks(comm: Any, monkeypatch: p
     """With recipes that take less long than the real ones."""
     monkeypatch.setitem(RECIPES, "2", lambda model: {"HQQ": Recipe(model, "rtn")})
     names = ("2", "5")
-    report = reproduce(comm, Console(), names, Kept(1))
+    report = reproduce(comm, Console(), names, RecipeOutcomes(1))
     assert report.pop("host")["ranks"] == comm.size
-    alone = on_one_rank(comm, lambda one: reproduce(one, Console(), names, Kept(1)))
+    alone = on_one_rank(comm, lambda one: reproduce(one, Console(), names, RecipeOutcomes(1)))
     alone.pop("host")
     assert report == alone
     assert {line["table"] for line in report["packaged"]} == {"2"}
@@ -201,7 +201,7 @@ def test_tables_for_people(
         "MiLo-s2": Recipe(model, "milo", "dense-32+kurtosis-2", rounds=1),
     })  # fmt: skip
     names = (*measured, "7", "9", "figure9", "figure5")
-    report = reproduce(comm, Console(), names, Kept(1), print_part)
+    report = reproduce(comm, Console(), names, RecipeOutcomes(1), print_part)
     print_claims(report)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     write_files(report, str(tmp_path))

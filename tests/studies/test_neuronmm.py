@@ -22,13 +22,13 @@ from meshrt.studies.neuronmm import manycores, published, speedups
 from meshrt.studies.neuronmm import model as neuronmm_model
 from meshrt.studies.neuronmm import tables as neuronmm_tables
 from meshrt.studies.neuronmm.printed import print_part, print_reproduction
-from meshrt.studies.neuronmm.published import TABLE1, TABLE3, TABLE4, TABLE7, Kernel
+from meshrt.studies.neuronmm.published import TABLE1, TABLE3, TABLE4, TABLE7, PublishedKernel
 from meshrt.studies.neuronmm.reproduce import NAMES, reproduce, write_files
 from meshrt.studies.neuronmm.shares import shares
 from meshrt.studies.neuronmm.tables import average, job, kernel_of, parts, table3_job, table4
-from meshrt.studies.rows import Row
-from meshrt.studies.store import Store, sources
-from meshrt.studies.sweep import Job, run_alone
+from meshrt.studies.rows import PaperRow
+from meshrt.studies.store import RunStore, sources
+from meshrt.studies.sweep import RunSpec, run_alone
 
 MIB = 2**20
 MEAN = fmean(published.LENGTHS)
@@ -76,7 +76,7 @@ def test_throughput_of_table_7_counts_the_prompt_too() -> None:
     assert TABLE7[0.0].latency / TABLE7[0.2].latency == pytest.approx(1.86, abs=0.005)  # section 5.4.4
 
 
-def _bytes(one: Kernel) -> float:
+def _bytes(one: PublishedKernel) -> float:
     assert one.hbm_bytes is not None
     return one.hbm_bytes
 
@@ -149,7 +149,7 @@ def test_table_4_falls_to_its_minimum_at_1024_and_rises_with_spills(
     assert used == sorted(used) and used[-1] == 100
 
 
-def _measured(job: Job) -> Kernel:
+def _measured(job: RunSpec) -> PublishedKernel:
     found = kernel_of(run_alone(job))
     assert found is not None
     return found
@@ -169,9 +169,9 @@ def test_table_6_is_equation_5() -> None:
 
 
 def test_an_average_is_of_every_number_and_of_all_runs() -> None:
-    one = Kernel(*range(1, len(asdict(Kernel(0))) + 1))
-    other = Kernel(*(3 * value for value in asdict(one).values()))
-    assert average([one, other]) == Kernel(*(2 * value for value in asdict(one).values()))
+    one = PublishedKernel(*range(1, len(asdict(PublishedKernel(0))) + 1))
+    other = PublishedKernel(*(3 * value for value in asdict(one).values()))
+    assert average([one, other]) == PublishedKernel(*(2 * value for value in asdict(one).values()))
     assert average([one, None]) is None
 
 
@@ -186,8 +186,8 @@ def test_parts_of_a_time_are_its_operations_the_engines_other_work_and_its_idle_
 
 
 def test_nothing_published_has_no_ratio() -> None:
-    assert Row("4", "B_M = 128", "NeuronMM", "spill save", "MiB", 0.0, 0.0).ratio is None
-    assert Row("4", "B_M = 128", "NeuronMM", "spill save", "MiB", 2.0, 0.0).ratio == 0
+    assert PaperRow("4", "B_M = 128", "NeuronMM", "spill save", "MiB", 0.0, 0.0).ratio is None
+    assert PaperRow("4", "B_M = 128", "NeuronMM", "spill save", "MiB", 2.0, 0.0).ratio == 0
 
 
 @pytest.fixture
@@ -215,8 +215,8 @@ def test_shares_of_a_time_add_up_and_are_what_a_free_part_of_the_machine_saves(s
 @pytest.mark.mpi(ranks=[1, 2])
 def test_ranks_share_the_runs_and_change_nothing(comm: Any, small: None) -> None:
     names = ("1", "3", "4", "6", "figure6")
-    told = reproduce(comm, Console(), names, TRN1, Store())
-    alone = on_one_rank(comm, lambda one: reproduce(one, Console(), names, TRN1, Store()))
+    told = reproduce(comm, Console(), names, TRN1, RunStore())
+    alone = on_one_rank(comm, lambda one: reproduce(one, Console(), names, TRN1, RunStore()))
     told.pop("host"), alone.pop("host")
     assert json.dumps(told) == json.dumps(alone)
     assert [one["table"] for one in told["summary"]] == [*names]
@@ -227,7 +227,7 @@ def test_ranks_share_the_runs_and_change_nothing(comm: Any, small: None) -> None
 @pytest.mark.mpi(ranks=[1])
 def test_what_the_machine_refuses_is_said(comm: Any, small: None) -> None:
     tight = replace(TRN1, hbm_bytes=1000)
-    told = reproduce(comm, Console(), ("1", "3", "4", "figure6"), tight, Store())
+    told = reproduce(comm, Console(), ("1", "3", "4", "figure6"), tight, RunStore())
     cells = [row for row in told["rows"] if not row["derived"]]
     assert cells and all(row["emulated"] is None and row["ratio"] is None for row in told["rows"])
     assert all("HBM of NeuronCore 0 is full" in row["note"] for row in cells)
@@ -245,7 +245,7 @@ def test_files_and_print_have_what_was_found(
         shown.append((name, {row["table"] for row in report["rows"]}, [*report["why"]]))
         print_part(report, name)
 
-    told = reproduce(comm, Console(), ("1", "figure6"), TRN1, Store(), show=show)
+    told = reproduce(comm, Console(), ("1", "figure6"), TRN1, RunStore(), show=show)
     assert shown == [("1", {"1"}, ["1"]), ("figure6", {"1", "figure6"}, ["1", "figure6"])]
     in_parts = capsys.readouterr().out
     written = write_files(told, str(tmp_path), str(tmp_path))
@@ -292,7 +292,7 @@ def test_table_7_is_a_prefill_and_all_its_tokens(tmp_path: Path, monkeypatch: py
             "model": model, "dtype": "bfloat16", "prompt_tokens": 16, "max_new_tokens": 16, "stored": stored,
         }  # fmt: skip
         assert told["TTFT"].derived == stored
-        report = run_alone(Job("llama", (1, 1), TRN1, arguments)).report
+        report = run_alone(RunSpec("llama", (1, 1), TRN1, arguments)).report
         assert report is not None
         whole = report["measured"]["critical_path"]["seconds"]
         assert told["TTFT"].emulated == pytest.approx(1e3 * report["result"]["ttft_seconds"])
@@ -313,14 +313,15 @@ def test_table_5_is_the_time_without_compression_over_that_with_it(
     monkeypatch.setattr(speedups, "REQUESTS", requests)
     monkeypatch.setattr(published, "TABLE6_BLOCK", 16)
     monkeypatch.setattr(published, "TABLE5", {"llama-tiny": {0.5: 2.0}})
-    told = reproduce(comm, Console(), ("5",), TRN1, Store())
+    told = reproduce(comm, Console(), ("5",), TRN1, RunStore())
     (row,) = told["rows"]
     assert (row["table"], row["subject"], row["system"], row["published"]) == ("5", "ratio 0.5", "llama-tiny", 2.0)
     times = []
     for ratio in (0, 0.5):
         model = str(tmp_path / "meshrt" / "models" / f"llama-tiny-ratio-{ratio:g}")
         reports = [
-            run_alone(Job("llama", (1, 1), TRN1, {"model": model, "dtype": "bfloat16", **one})).report for one in asked
+            run_alone(RunSpec("llama", (1, 1), TRN1, {"model": model, "dtype": "bfloat16", **one})).report
+            for one in asked
         ]
         times.append(sum(
             count * report["result"][name]
@@ -353,7 +354,7 @@ def test_layers_that_are_alike_take_as_long(comm: Any, tmp_path: Path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(manycores, "CORES", 4)
     monkeypatch.setattr(manycores, "PUBLISHED", (manycores.Latency("llama-tiny", 9, 20, 16, 2.0, 1.0),))
-    told = reproduce(comm, Console(), ("tp32",), TRN1, Store())
+    told = reproduce(comm, Console(), ("tp32",), TRN1, RunStore())
     tpot, ttft = told["rows"]
     assert (tpot["column"], ttft["column"], tpot["derived"], ttft["derived"]) == ("TPOT", "TTFT", False, True)
     arguments = {"model": "llama-tiny", "dtype": "bfloat16"}
@@ -361,7 +362,7 @@ def test_layers_that_are_alike_take_as_long(comm: Any, tmp_path: Path, monkeypat
         (tpot, "tpot_seconds", {"context": 19, "max_new_tokens": 2}),
         (ttft, "ttft_seconds", {"prompt_tokens": 9, "max_new_tokens": 1}),
     ):
-        report = run_alone(Job("llama", (4, 1), TRN1, arguments | asked)).report
+        report = run_alone(RunSpec("llama", (4, 1), TRN1, arguments | asked)).report
         assert report is not None
         assert row["emulated"] == pytest.approx(1e3 * report["result"][name], rel=0.01)
         assert row["ratio"] == row["emulated"] / row["published"]

@@ -9,9 +9,9 @@ from meshrt.errors import UsageError
 from meshrt.neuron.device import MIB, TRN1
 from meshrt.ranks.console import Console
 from meshrt.studies.neuronmm import published, theirs
-from meshrt.studies.neuronmm.published import Kernel
+from meshrt.studies.neuronmm.published import PublishedKernel
 from meshrt.studies.neuronmm.reproduce import open_runs, reproduce
-from meshrt.studies.store import Store
+from meshrt.studies.store import RunStore
 
 KERNELS = """
 import torch
@@ -69,7 +69,7 @@ SIZES = {"m": 256, "k": 128, "r": 256, "n": 512}
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(published, "TABLE1_SIZES", SIZES | {"block_n": 512})
     monkeypatch.setattr(published, "TABLE4_SIZES", SIZES)
-    monkeypatch.setattr(published, "TABLE4", {128: Kernel(1e-3, intensity=9.0, sbuf=0.1, reloaded=0, saved=0)})
+    monkeypatch.setattr(published, "TABLE4", {128: PublishedKernel(1e-3, intensity=9.0, sbuf=0.1, reloaded=0, saved=0)})
 
 
 def lay(folder: Path, **files: str) -> Path:
@@ -121,7 +121,7 @@ def test_their_kernels_stand_beside_ours(
         nobody.setattr(theirs, "_child", None)
         again = reproduce(comm, Console(), ["1", "4"], TRN1, open_runs(kept), folder)
     assert (again["rows"], again["kernels"]) == (told["rows"], told["kernels"])
-    alone = reproduce(comm, Console(), ["1", "4"], TRN1, Store())
+    alone = reproduce(comm, Console(), ["1", "4"], TRN1, RunStore())
     assert alone["rows"] == [row for row in told["rows"] if "published kernel" not in row["system"]]
     assert "kernels" not in alone
 
@@ -139,7 +139,7 @@ def test_what_cannot_be_run_is_said_before_anything_is(comm: Any, tmp_path: Path
         (["1"], folder / "none", "is no folder"),
     ):
         with pytest.raises(UsageError, match=says):
-            reproduce(comm, Console(), names, TRN1, Store(), where)
+            reproduce(comm, Console(), names, TRN1, RunStore(), where)
 
 
 def test_a_kernel_that_ends_badly_is_told_with_its_reason(tmp_path: Path) -> None:
@@ -147,4 +147,4 @@ def test_a_kernel_that_ends_badly_is_told_with_its_reason(tmp_path: Path) -> Non
         "import os\nimport neuronxcc.nki as nki\nos._exit(7)\n@nki.jit\ndef XUV_matmul(a): ..."
     )
     with pytest.raises(UsageError, match=r"a.py: ended with 7: nothing was printed"):
-        theirs.find_checkout(tmp_path, ["XUV_matmul"], TRN1, Store())
+        theirs.find_checkout(tmp_path, ["XUV_matmul"], TRN1, RunStore())

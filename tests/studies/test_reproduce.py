@@ -22,15 +22,15 @@ from meshrt.mesh.presets import WSE2
 from meshrt.models.catalogue import find_model
 from meshrt.ranks.console import Console
 from meshrt.studies.files import check_folder, draw
-from meshrt.studies.rows import Row, off, summary
-from meshrt.studies.store import PENDING, Store, key_of, open_store
-from meshrt.studies.sweep import Job, Outcome, run_alone, sweep
+from meshrt.studies.rows import PaperRow, off, summary
+from meshrt.studies.store import PENDING, RunStore, key_of, open_store
+from meshrt.studies.sweep import Outcome, RunSpec, run_alone, sweep
 from meshrt.studies.waferllm import gpus, models, published
 from meshrt.studies.waferllm.curves import CURVES, CheckedClaim, ProductPoint, claims
 from meshrt.studies.waferllm.energy import wafer_joules
 from meshrt.studies.waferllm.kvcache import area_job
 from meshrt.studies.waferllm.printed import print_part, print_reproduction
-from meshrt.studies.waferllm.published import Cell, Claim
+from meshrt.studies.waferllm.published import Claim, PublishedNumber
 from meshrt.studies.waferllm.reproduce import NAMES, of_systems, reproduce, write_files
 from meshrt.studies.waferllm.tables import TABLES
 from meshrt.units import duration
@@ -112,7 +112,7 @@ def test_tables_7_and_8_repeat_the_best_of_3_and_4(best: int, table: int) -> Non
 @pytest.mark.parametrize("best", ["7", "8"])
 def test_tables_7_and_8_run_nothing_but_what_they_show(best: str) -> None:
     """Two models by our programs and by the published ones, on three meshes each: no baselines, no other model."""
-    store = Store()
+    store = RunStore()
     rows = TABLES[best](WSE2, store.emulate)
     asked = [job.arguments for job in store.pending.values()]
     assert {job["model"] for job in asked} == {row.subject for row in rows} == {"llama3-8b", "llama2-13b"}
@@ -143,8 +143,8 @@ def test_energy_ratios_follow_from_times_and_one_ratio_of_powers(table: int) -> 
 # ------------------------------------------------------------------------------------------------ what it comes to
 
 
-def _row(emulated: float | None, system: str = "waferllm", published: float | None = 10.0, **more: Any) -> Row:
-    return Row("3", "model", system, f"{emulated}", "ms", published, emulated, **more)
+def _row(emulated: float | None, system: str = "waferllm", published: float | None = 10.0, **more: Any) -> PaperRow:
+    return PaperRow("3", "model", system, f"{emulated}", "ms", published, emulated, **more)
 
 
 def test_a_ratio_is_emulated_over_published_where_both_are_known() -> None:
@@ -212,7 +212,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.mpi(ranks=[1, 2])
 def test_small_reproductions_are_the_same_on_any_ranks(comm: Any, small: None) -> None:
     def done(where: Any) -> dict[str, Any]:
-        return reproduce(where, Console(), ("6", "gemm", "gemv"), WSE2, Store(), (4, 6))
+        return reproduce(where, Console(), ("6", "gemm", "gemv"), WSE2, RunStore(), (4, 6))
 
     told, alone = done(comm), on_one_rank(comm, done)
     assert {**told, "host": None} == {**alone, "host": None}
@@ -235,7 +235,7 @@ def test_small_reproductions_are_the_same_on_any_ranks(comm: Any, small: None) -
             assert ratio == pytest.approx(published.GPUS[count] * 400 * 1e-3 * milliseconds / joules["emulated"])
 
 
-def _cycles(job: Job) -> float:
+def _cycles(job: RunSpec) -> float:
     report = run_alone(job).report
     assert report is not None
     return float(report["measured"]["critical_path"]["cycles"])
@@ -243,7 +243,7 @@ def _cycles(job: Job) -> float:
 
 @pytest.fixture
 def told(comm: Any, small: None) -> dict[str, Any]:
-    return reproduce(comm, Console(), ("6", "gemm", "gemv"), WSE2, Store(), (4, 6))
+    return reproduce(comm, Console(), ("6", "gemm", "gemv"), WSE2, RunStore(), (4, 6))
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -297,7 +297,7 @@ def test_the_print_has_published_emulated_and_ratio(told: dict[str, Any], capsys
 @pytest.mark.mpi(ranks=[1])
 def test_what_the_machine_refuses_is_said(comm: Any, small: None) -> None:
     tight = dataclasses.replace(WSE2, core_memory=64)
-    rows = reproduce(comm, Console(), ("6",), tight, Store())["rows"]
+    rows = reproduce(comm, Console(), ("6",), tight, RunStore())["rows"]
     own = [row for row in rows if row["system"] == "waferllm"]
     assert all(row["emulated"] is None and row["ratio"] is None for row in own)
     assert all("64" in row["note"] for row in own if not row["derived"])
@@ -305,13 +305,13 @@ def test_what_the_machine_refuses_is_said(comm: Any, small: None) -> None:
 
 @pytest.mark.mpi(ranks=[1])
 def test_table_5_fills_the_cache_beside_the_weights(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = [Cell(5, "llama-tiny", "waferllm", column, value, "tokens") for column, value in
+    cells = [PublishedNumber(5, "llama-tiny", "waferllm", column, value, "tokens") for column, value in
              (("concat", 10.0), ("shift", 80.0))]  # fmt: skip
     monkeypatch.setattr(published, "table", lambda number: cells)
     monkeypatch.setitem(published.DECODE_MESH, "llama-tiny", 8)
     monkeypatch.setattr(published, "NOMINAL_CORES", 3 * 64 + 1)
     small = dataclasses.replace(WSE2, width=8, height=8, core_memory=40_050)
-    rows = reproduce(comm, Console(), ("5",), small, Store())["rows"]
+    rows = reproduce(comm, Console(), ("5",), small, RunStore())["rows"]
     for system in published.PROGRAMS:
         told = {row["column"]: row for row in rows if row["system"] == system}
         concat, shift = told["concat"]["emulated"], told["shift"]["emulated"]
@@ -338,8 +338,8 @@ def test_table_5_by_area_has_the_weights_that_explain_llama3() -> None:
 # ------------------------------------------------------------------------------------------------------- the store
 
 
-def _job(size: int = 16) -> Job:
-    return Job("gemv", (2, 2), WSE2, {"k": size, "n": size})
+def _job(size: int = 16) -> RunSpec:
+    return RunSpec("gemv", (2, 2), WSE2, {"k": size, "n": size})
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -359,15 +359,15 @@ def test_what_each_rank_has_run_is_kept_as_it_comes(
     comm: Any, mpi_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of two ranks is interrupted in its second run; then there are two to do of four, and in the end one file."""
-    path, jobs, ran = str(mpi_tmp_path / "runs.json"), [_job(size) for size in (8, 12, 16, 20)], list[Job]()
+    path, jobs, ran = str(mpi_tmp_path / "runs.json"), [_job(size) for size in (8, 12, 16, 20)], list[RunSpec]()
 
-    def interrupted(job: Job) -> Outcome:
+    def interrupted(job: RunSpec) -> Outcome:
         if ran:
             raise KeyboardInterrupt
         ran.append(job)
         return run_alone(job)
 
-    def asked(store: Store) -> Store:
+    def asked(store: RunStore) -> RunStore:
         for job in jobs:
             store.emulate(job)
         return store
@@ -431,7 +431,7 @@ def test_runs_differ_by_everything_that_matters() -> None:
 
 
 def test_a_run_that_no_program_knows_is_refused_before_anything_runs() -> None:
-    store = Store()
+    store = RunStore()
     store.emulate(_job())
     store.check()
     store.emulate(dataclasses.replace(_job(), arguments={"allreduce": "unheard-of"}))
@@ -442,17 +442,17 @@ def test_a_run_that_no_program_knows_is_refused_before_anything_runs() -> None:
 @pytest.mark.mpi(ranks=[1])
 def test_tables_of_whole_models(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = {
-        2: [Cell(2, "llama-tiny", "waferllm", "8/4", 1000.0, "tokens/s")],
-        3: [Cell(3, "llama-tiny", "waferllm", "4x4", 1000.0, "tokens/s"),
-            Cell(3, "another", "waferllm", "4x4", 1000.0, "tokens/s")],
-        4: [Cell(4, "llama-tiny", "waferllm", f"{side}x{side}", 1000.0, "tokens/s") for side in (4, 6)],
+        2: [PublishedNumber(2, "llama-tiny", "waferllm", "8/4", 1000.0, "tokens/s")],
+        3: [PublishedNumber(3, "llama-tiny", "waferllm", "4x4", 1000.0, "tokens/s"),
+            PublishedNumber(3, "another", "waferllm", "4x4", 1000.0, "tokens/s")],
+        4: [PublishedNumber(4, "llama-tiny", "waferllm", f"{side}x{side}", 1000.0, "tokens/s") for side in (4, 6)],
     }  # fmt: skip
     monkeypatch.setattr(published, "table", lambda number: cells[number])
     monkeypatch.setattr(published, "PREFILL_MESH", {"llama-tiny": 4})
     monkeypatch.setattr(published, "DECODE_MESH", {"llama-tiny": 6})
     monkeypatch.setattr(models, "PROMPT", 8)
     monkeypatch.setattr(models, "CONTEXT", 10)
-    store = Store()
+    store = RunStore()
     told = reproduce(comm, Console(), ("2", "3", "4"), WSE2, store, models=("llama-tiny",))
     ours = [row for row in told["rows"] if row["system"] == "waferllm"]
     theirs = [row for row in told["rows"] if row["system"] == "as-published"]
@@ -484,10 +484,12 @@ def test_tables_of_whole_models(comm: Any, monkeypatch: pytest.MonkeyPatch) -> N
 def test_baselines_as_inferred_are_run_where_they_are_named(
     systems: tuple[str, ...], emulated: set[str], left_out: set[str], comm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cells = [Cell(4, "llama-tiny", system, "4x4", 1000.0, "tokens/s") for system in ("waferllm", "t10", "a100")]
+    cells = [
+        PublishedNumber(4, "llama-tiny", system, "4x4", 1000.0, "tokens/s") for system in ("waferllm", "t10", "a100")
+    ]
     monkeypatch.setattr(published, "table", lambda number: cells)
     monkeypatch.setattr(models, "CONTEXT", 10)
-    store = Store()
+    store = RunStore()
     rows = [row for row in reproduce(comm, Console(), ("4",), WSE2, store, systems=systems)["rows"]
             if row["system"] != "a100"]  # fmt: skip
     rates = {row["system"]: row["emulated"] for row in rows if row["emulated"] is not None}
@@ -520,7 +522,7 @@ def test_the_published_programs_stand_beside_ours(
     comm: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each table is shown as soon as it is there, and both are in a line of it."""
-    cells = [Cell(4, "llama-tiny", system, "4x4", 1000.0, "tokens/s") for system in ("waferllm", "a100")]
+    cells = [PublishedNumber(4, "llama-tiny", system, "4x4", 1000.0, "tokens/s") for system in ("waferllm", "a100")]
     monkeypatch.setattr(published, "table", lambda number: cells)
     monkeypatch.setattr(models, "CONTEXT", 10)
     seen = []
@@ -529,7 +531,7 @@ def test_the_published_programs_stand_beside_ours(
         seen.append((name, len(report["rows"])))
         print_part(report, name)
 
-    told = reproduce(comm, Console(), ("4", "4"), WSE2, Store(), show=show)
+    told = reproduce(comm, Console(), ("4", "4"), WSE2, RunStore(), show=show)
     assert seen == [("4", 3), ("4", 6)]
     ours, theirs = (row for row in told["rows"][:2])
     text = capsys.readouterr().out

@@ -21,7 +21,7 @@ from meshrt.errors import UsageError
 from meshrt.machine import machines
 from meshrt.program import load_program, packaged_programs
 from meshrt.report import Report
-from meshrt.roofline import BoundError, Part, parts_of
+from meshrt.roofline import BoundError, RooflinePart, parts_of
 from meshrt.studies.roofline import roofs, sketch
 
 TINY = {"model": "llama-tiny", "prompt_ids": "1,2,3,4,5", "max_new_tokens": 3, "ignore_eos": True}
@@ -194,8 +194,8 @@ def test_a_plot_is_the_same_file_twice(gemm: Report, tmp_path: Path, kind: str) 
 def test_a_sketch_has_its_points_under_its_roof() -> None:
     """One part on the slope, of half its bytes' rate, and one under the peak."""
     levels = [Level("HBM", "hbm_bytes.total", nbytes, 1e9, nbytes / 1e9) for nbytes in (10**9, 10**6)]
-    slope = Part("slope", 2.0, Ceilings("flops", 10**8, 1e11, (levels[0],)))
-    flat = Part("flat", 0.01, Ceilings("flops", 10**8 * 4, 1e11, (levels[1],)))
+    slope = RooflinePart("slope", 2.0, Ceilings("flops", 10**8, 1e11, (levels[0],)))
+    flat = RooflinePart("flat", 0.01, Ceilings("flops", 10**8 * 4, 1e11, (levels[1],)))
     (roof,) = roofs([slope, flat])
     assert (roof.at(0.1), roof.at(1e6)) == (1e8, 1e11)
     assert roof.points == (("slope", 0.1, 5e7), ("flat", 400.0, 4e10))
@@ -206,7 +206,7 @@ def test_a_sketch_has_its_points_under_its_roof() -> None:
 
 
 def test_without_limits_there_is_no_roof() -> None:
-    part = Part("total", 1.0, Ceilings("macs", 10, inf, (Level("links", "link_bytes.total", 5, inf, 0.0),)))
+    part = RooflinePart("total", 1.0, Ceilings("macs", 10, inf, (Level("links", "link_bytes.total", 5, inf, 0.0),)))
     assert roofs([part]) == [] and sketch([part]).startswith("no roof")
     assert part.json()["peak"] is None and part.json()["levels"][0]["bytes_per_second"] is None
     assert part.share == 0

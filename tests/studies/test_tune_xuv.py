@@ -17,7 +17,7 @@ from tiers import examples
 from meshrt.errors import LimitError, UsageError
 from meshrt.neuron.device import TRN1, TRN2
 from meshrt.neuron.language import bfloat16, float32
-from meshrt.programs.neuron.blocks import Blocks
+from meshrt.programs.neuron.blocks import BlockSizes
 from meshrt.programs.neuron.plan import (
     Kernel,
     Product,
@@ -29,7 +29,7 @@ from meshrt.programs.neuron.plan import (
     traffic,
 )
 from meshrt.ranks.console import Console
-from meshrt.studies.sweep import Job, run_alone
+from meshrt.studies.sweep import RunSpec, run_alone
 from meshrt.studies.tune.xuv import check_found, print_answer, tune
 
 WHOLE = st.integers(1, 64).map(lambda count: 128 * count)
@@ -61,19 +61,19 @@ def test_peak_is_the_second_line_of_eq_11_where_blocks_are_no_longer_than_their_
     m, k, r, n = sizes
     large = replace(work, m=max(m, work.m), k=max(k, work.k), r=max(r, work.r), n=max(n, work.n))
     stated = (m * large.r + (m + r) * max(k, n)) * work.dtype.itemsize
-    assert peak_sbuf(large, Blocks(*sizes)) == stated
+    assert peak_sbuf(large, BlockSizes(*sizes)) == stated
 
 
 def test_table_4s_formulas() -> None:
     """x [4096, 7168], u [7168, 4096], v [4096, 18432], blocks of 1024, 512, 1024 and 512, two bytes a number."""
     work = Product(4096, 7168, 4096, 18432, "fused", bfloat16, bfloat16)
     assert intensity(work, 1024) == pytest.approx(819.2)  # 2 x 4096 / (5 x 2)
-    assert peak_sbuf(work, Blocks(1024, 512, 1024, 512)) == (1024 * 4096 + 2048 * 512) * 2  # 10 MiB
+    assert peak_sbuf(work, BlockSizes(1024, 512, 1024, 512)) == (1024 * 4096 + 2048 * 512) * 2  # 10 MiB
 
 
 def test_wider_sums_are_held_beside_the_strip_that_they_become() -> None:
     work = Product(128, 128, 4096, 128, "fused", bfloat16, float32)
-    assert peak_sbuf(work, Blocks(128, 128, 128, 128)) == 128 * 4096 * (4 + 2)
+    assert peak_sbuf(work, BlockSizes(128, 128, 128, 128)) == 128 * 4096 * (4 + 2)
 
 
 def test_the_balance_is_the_peak_rate_over_hbms() -> None:
@@ -106,7 +106,7 @@ def test_proposals_are_whole_tiles_that_fit_and_reach_the_balance_if_any_do(work
         plans = propose(work, device)
     except UsageError as error:
         # The least that there is: a tile's strip, and blocks of one tile beside it.
-        assert peak_sbuf(work, Blocks(128, 128, 128, 128)) > device.sbuf_bytes
+        assert peak_sbuf(work, BlockSizes(128, 128, 128, 128)) > device.sbuf_bytes
         assert "lower --r" in str(error)
         return
     assert len(set(plans)) == len(plans)
@@ -141,7 +141,7 @@ def test_runs_move_the_bytes_of_eq_10_and_do_its_operations(
     """At sizes that divide nothing: whole strips are counted, elements are not rounded up to tiles."""
     tile = {"bfloat16": bfloat16, "float32": float32}[dtype]
     work = Product(*sizes, kernel, tile, tile)
-    measured = _run(work, dtype, Blocks(*blocks))
+    measured = _run(work, dtype, BlockSizes(*blocks))
     m, k, r, n = sizes
     pairs = 3 if kernel == "mlp" else 1
     crossings = (m * k + m * n) * (2 if kernel == "mlp" else 1)
@@ -156,18 +156,18 @@ def test_runs_move_the_bytes_of_eq_10_and_do_its_operations(
 def test_runs_hold_what_eq_11_says_and_at_most_double_buffers_more(kernel: Kernel, sums: str) -> None:
     """The blocks of 256 x 256 that are loaded, and at most another of each: 128 KiB a block of bfloat16."""
     work = Product(512, 1024, 512, 1024, kernel, bfloat16, bfloat16 if sums == "tile" else float32)
-    blocks = Blocks(256, 256, 256, 256)
+    blocks = BlockSizes(256, 256, 256, 256)
     measured = _run(work, "bfloat16", blocks)["sbuf_bytes"]["max"]
     stated = peak_sbuf(work, blocks)
     assert stated <= measured <= stated + (3 if kernel == "fused" else 6) * 2**17
 
 
-def _run(work: Product, dtype: str, blocks: Blocks) -> Any:
+def _run(work: Product, dtype: str, blocks: BlockSizes) -> Any:
     options = {f"block_{axis}": size for axis, size in zip("mkrn", astuple(blocks), strict=True)}
     sizes = {axis: getattr(work, axis) for axis in "mkrn"}
     sums = "tile" if work.sums == work.dtype else "float32"
     arguments = {"kernel": work.kernel, "dtype": dtype, "sums": sums, **sizes, **options}
-    report = run_alone(Job("xuv", (1, 1), TRN1, arguments)).report
+    report = run_alone(RunSpec("xuv", (1, 1), TRN1, arguments)).report
     assert report is not None
     return report["measured"]
 
@@ -194,7 +194,7 @@ def test_the_choice_is_the_fastest_run_and_the_same_on_any_ranks(comm: Any, kern
     assert best["seconds"] == min(one["seconds"] for one in found)
     assert told["choice"] == best["options"]
     arguments = {**told["arguments"], **best["options"]}
-    report = run_alone(Job("xuv", (cores, 1), TRN1, arguments)).report
+    report = run_alone(RunSpec("xuv", (cores, 1), TRN1, arguments)).report
     assert report is not None and report["measured"]["critical_path"]["seconds"] == best["seconds"]
     for one in found:
         assert one["intensity"]["measured"] == pytest.approx(one["intensity"]["equation_10"])  # nothing is spilled

@@ -55,8 +55,8 @@ def test_a_work_sends_as_many_messages_as_it_is_known_for(ranks: int, only: tupl
         assert (one.cores, one.ranks) == (64, ranks)
 
 
-def made(work: str, cores: int, ranks: int, messages: int, seconds: float) -> workloads.Figure:
-    return workloads.Figure(work, cores, ranks, messages, 2 * messages, seconds, seconds + 1, 0.75, 3 * 2**20)
+def made(work: str, cores: int, ranks: int, messages: int, seconds: float) -> workloads.WorkloadFigure:
+    return workloads.WorkloadFigure(work, cores, ranks, messages, 2 * messages, seconds, seconds + 1, 0.75, 3 * 2**20)
 
 
 def test_figures_are_printed_beside_those_of_others(capsys: pytest.CaptureFixture[str]):

@@ -16,11 +16,11 @@ from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import SourceLocation
 from meshrt.csl.libraries.system import native
 from meshrt.csl.operations import OPERATIONS, Options
-from meshrt.csl.pending import Pending, compute, note
+from meshrt.csl.pending import PendingOperation, compute, note
 from meshrt.csl.router import EAST, NORTH, RAMP, SOUTH, WEST, RouterEntry
 from meshrt.csl.scope import Scope
 from meshrt.csl.tilebuiltins import task_number
-from meshrt.csl.trains import Chain
+from meshrt.csl.trains import CausalChain
 from meshrt.csl.types import STRUCT, TYPES, U16, VOID
 from meshrt.csl.values import Library, Val
 from meshrt.csl.vectors import Fab, Mem
@@ -68,8 +68,8 @@ def pe(program: Any, given: dict[str, Val], image: Any) -> Library:
             scope.image.space["collective"] = begin
             callback = code(task_number(arguments[-1], scope, line), scope)
             texts = ", ".join(f"int({code(number, scope)})" for number in numbers)
-            line_of = f"Line(c, {axis}, {colors}, {count})"
-            scope.image.space["Line"] = Line
+            line_of = f"LinePosition(c, {axis}, {colors}, {count})"
+            scope.image.space["LinePosition"] = LinePosition
             return Val(VOID, code=f"collective(c, collective_{name}({line_of}, {texts}), {callback})")
 
         return native(name, call)
@@ -84,7 +84,7 @@ def pe(program: Any, given: dict[str, Val], image: Any) -> Library:
     })  # fmt: skip
 
 
-class Line:
+class LinePosition:
     """A core's place on its line. Up is toward larger numbers."""
 
     def __init__(self, core: Any, axis: int, colors: tuple[int, int], count: int):
@@ -116,7 +116,7 @@ def _words(address: int, count: int, dtype: str = "u4") -> Mem:
     return Mem(address, 4, (count,), (1,), dtype)
 
 
-def broadcast(line: Line, root: int, buffer: int, count: int) -> Iterator[Step]:
+def broadcast(line: LinePosition, root: int, buffer: int, count: int) -> Iterator[Step]:
     data = _words(buffer, count)
     if line.me == root:
         ports = [port for port, has_cores in ((line.up, root < line.count - 1), (line.down, root > 0)) if has_cores]
@@ -132,7 +132,7 @@ def broadcast(line: Line, root: int, buffer: int, count: int) -> Iterator[Step]:
         yield "mov32", line.sending(count), (data,)
 
 
-def scatter(line: Line, root: int, send: int, recv: int, count: int) -> Iterator[Step]:
+def scatter(line: LinePosition, root: int, send: int, recv: int, count: int) -> Iterator[Step]:
     if line.me == root:
         yield "mov32", _words(recv, count), (_words(send + 4 * root * count, count),)
         for port, cores in ((line.up, range(root + 1, line.count)), (line.down, range(root - 1, -1, -1))):
@@ -149,7 +149,7 @@ def scatter(line: Line, root: int, send: int, recv: int, count: int) -> Iterator
         yield "mov32", line.sending(behind * count), (line.receiving(behind * count),)
 
 
-def gather(line: Line, root: int, send: int, recv: int, count: int) -> Iterator[Step]:
+def gather(line: LinePosition, root: int, send: int, recv: int, count: int) -> Iterator[Step]:
     if line.me == root:
         yield "mov32", _words(recv + 4 * root * count, count), (_words(send, count),)
         for port, cores in ((line.up, range(root + 1, line.count)), (line.down, range(root - 1, -1, -1))):
@@ -166,7 +166,7 @@ def gather(line: Line, root: int, send: int, recv: int, count: int) -> Iterator[
         yield "mov32", line.sending(behind * count), (line.receiving(behind * count),)
 
 
-def reduce_fadds(line: Line, root: int, send: int, recv: int, count: int) -> Iterator[Step]:
+def reduce_fadds(line: LinePosition, root: int, send: int, recv: int, count: int) -> Iterator[Step]:
     mine = _words(send, count, "f4")
     if line.me == root:
         total = _words(recv, count, "f4")
@@ -192,12 +192,14 @@ def begin(core: Any, steps: Iterator[Step], callback: int) -> None:
     """Take the steps one after the other, beside the core's task; then activate the callback."""
     where = origin.where()
 
-    def go_on(time: float, chain: Chain) -> None:
+    def go_on(time: float, chain: CausalChain) -> None:
         for name, target, sources in steps:
             total = next(
                 operand.extent for operand in (target, *sources) if not isinstance(operand, Fab) or operand.extent
             )
-            pending = Pending(OPERATIONS[name], target, sources, Options(True), total, time + COSTS.start_async, where)
+            pending = PendingOperation(
+                OPERATIONS[name], target, sources, Options(True), total, time + COSTS.start_async, where
+            )
             if isinstance(target, Mem) and not any(isinstance(operand, Fab) for operand in sources):
                 compute(core, pending.of, target, sources, 0, total)
                 time = pending.time + total / pending.of.lanes

@@ -33,7 +33,7 @@ TASK = 119.0
 
 
 @dataclass(frozen=True, eq=False)
-class Ring:
+class InferredRing:
     """The tiles of all lines along an axis, on their way to the place before: one hop, but for the first of a line."""
 
     tiles: np.ndarray  # [bh, bw, places at a core, across, *tile]
@@ -65,17 +65,17 @@ def shift(block: Block, bar: Crossbar, groups: Groups, moving: list[tuple[str, n
         ring.tiles[:, :, -1] = np.where(last, ring.carried, arrived)
 
 
-def _start(block: Block, bar: Crossbar, groups: Groups, axis: str, tiles: np.ndarray) -> Ring:
+def _start(block: Block, bar: Crossbar, groups: Groups, axis: str, tiles: np.ndarray) -> InferredRing:
     line = groups if axis == "x" else whole_line(block, axis)
     places, (ahead, back) = places_of(block, line, axis), lanes(bar, axis)
     tiles = tiles.swapaxes(2, 3) if axis == "x" else tiles
     words = tiles[:, :, 0].astype(tiles.dtype if tiles.itemsize == 4 else np.float32)  # a number is a wavelet
     carried = block.memory.keep("tile handed on", words)
     others = fabric.send(block, back, carried, positions=places > 0)
-    return Ring(tiles, places, line.width - 1, ahead, carried, others, prod(carried.shape[2:]))
+    return InferredRing(tiles, places, line.width - 1, ahead, carried, others, prod(carried.shape[2:]))
 
 
-def _moments(block: Block, rings: list[Ring]) -> list[tuple[float, bool, int, int]]:
+def _moments(block: Block, rings: list[InferredRing]) -> list[tuple[float, bool, int, int]]:
     """(when, does a tile land, ring, place that it comes from) of all hops, in the order of a time without meetings.
 
     Of two rings a core sees first to the tile that is there first.
@@ -89,7 +89,7 @@ def _moments(block: Block, rings: list[Ring]) -> list[tuple[float, bool, int, in
     return sorted(moments)
 
 
-def _relay(block: Block, ring: Ring, place: int) -> None:
+def _relay(block: Block, ring: InferredRing, place: int) -> None:
     """A task takes the tile in at a place, and sends it on, unless it is home."""
     if place < ring.last:
         relays = ring.places == place
