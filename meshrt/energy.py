@@ -14,7 +14,7 @@ from meshrt.units import joules
 
 Range = tuple[float, float]  # the lowest and the highest that sources give
 Counts = Mapping[str, float]  # of a stretch: what took energy, by name; `seconds`, and `devices` that were there
-Loads = Mapping[str, Sequence[tuple[float, Range | None]]]  # by what took it: so many, at joules each
+PowerLoads = Mapping[str, Sequence[tuple[float, Range | None]]]  # by what took it: so many, at joules each
 
 PICO = 1e-12
 
@@ -28,7 +28,7 @@ def check_range(device: str, name: str, value: Range | None) -> None:
 
 
 def account(
-    whole: Counts, phases: Sequence[Counts], loads: Callable[[Counts], Loads]
+    whole: Counts, phases: Sequence[Counts], loads: Callable[[Counts], PowerLoads]
 ) -> tuple[dict[str, float], list[dict[str, float]]] | None:
     """The joules of a run and of its phases: those of the run are the sum of its phases', one after the other, and of
     what was done outside of them. None where the device has no numbers.
@@ -49,7 +49,7 @@ def _rest(whole: Counts, phases: Sequence[Counts]) -> Counts:
     return rest | {"devices": whole["devices"]}
 
 
-def _joules(loads: Loads) -> dict[str, float]:
+def _joules(loads: PowerLoads) -> dict[str, float]:
     """Of a stretch: `low`, `mean`, `high`, and each part of the mean, which is halfway."""
     low, high = (sum(count * price[at] for count, price in _priced(loads)) for at in (0, 1))
     parts = {
@@ -59,7 +59,7 @@ def _joules(loads: Loads) -> dict[str, float]:
     return {"low": low, "mean": sum(parts.values()), "high": high, **parts}
 
 
-def _priced(loads: Loads) -> Iterator[tuple[float, Range]]:
+def _priced(loads: PowerLoads) -> Iterator[tuple[float, Range]]:
     for load in loads.values():
         for count, price in load:
             if price is not None:
@@ -68,7 +68,7 @@ def _priced(loads: Loads) -> Iterator[tuple[float, Range]]:
 
 def with_energy(
     measured: dict[str, Any], phases: Sequence[dict[str, Any]], count: Callable[[Mapping[str, Any]], Counts],
-    loads: Callable[[Counts], Loads],
+    loads: Callable[[Counts], PowerLoads],
 ) -> None:  # fmt: skip
     """Enter `energy` in what was measured of a run and of its phases."""
     energies = account(count(measured), [count(phase) for phase in phases], loads)

@@ -10,7 +10,7 @@ from typing import Any
 
 from meshrt.records import dataclass
 
-Part = Mapping[str, Any]
+ReportPart = Mapping[str, Any]
 
 MOST = {"max_hops", "cores", "cores_used", "out_of_order.longest_wait"}  # beside all that is called max
 SHARES = {"mfu", "active"}  # of the time
@@ -39,20 +39,20 @@ def one_report(reports: Sequence[dict[str, Any]], arguments: Mapping[str, Any]) 
     }
 
 
-def by_name(phases: Sequence[Part]) -> list[dict[str, Any]]:
+def by_name(phases: Sequence[ReportPart]) -> list[dict[str, Any]]:
     """Phases with those of one name as one, where the first of them is."""
-    parts: dict[str, list[Part]] = {}
+    parts: dict[str, list[ReportPart]] = {}
     for phase in phases:
         parts.setdefault(phase["name"], []).append(phase)
     return [together(same) if len(same) > 1 else dict(same[0]) for same in parts.values()]
 
 
-def together(parts: Sequence[Part]) -> dict[str, Any]:
+def together(parts: Sequence[ReportPart]) -> dict[str, Any]:
     """What several runs measured, or several phases of one name, as what one did."""
     return _joined("", parts, [part["critical_path"]["seconds"] for part in parts])
 
 
-def _joined(stem: str, parts: Sequence[Part], seconds: Sequence[float]) -> dict[str, Any]:
+def _joined(stem: str, parts: Sequence[ReportPart], seconds: Sequence[float]) -> dict[str, Any]:
     joined: dict[str, Any] = {}
     for name in dict.fromkeys(name for part in parts for name in part):
         timed = [(part[name], time) for part, time in zip(parts, seconds, strict=True) if name in part]
@@ -70,7 +70,7 @@ def _joined(stem: str, parts: Sequence[Part], seconds: Sequence[float]) -> dict[
     return joined
 
 
-def hosts(parts: Sequence[Part]) -> dict[str, Any]:
+def hosts(parts: Sequence[ReportPart]) -> dict[str, Any]:
     """What is known of the host, of one run or several, with the phases of a name as one."""
     host = dict(parts[-1])
     for name in OF_THE_HOST:

@@ -13,11 +13,11 @@ from numpy.typing import DTypeLike, NDArray
 from meshrt.models.config import Config
 from meshrt.models.family import family_of
 from meshrt.models.matrix import Experts, Layer, Matrix
-from meshrt.models.reference import Array, Project, Weights, embed, layer, project, rotary_tables
+from meshrt.models.reference import Array, NamedArrays, Project, embed, layer, project, rotary_tables
 
 
 def layer_grams(
-    config: Config, weights: Weights, sequences: Sequence[Sequence[int]], dtype: DTypeLike = np.float32
+    config: Config, weights: NamedArrays, sequences: Sequence[Sequence[int]], dtype: DTypeLike = np.float32
 ) -> Iterator[dict[str, NDArray[np.float64]]]:
     """Of one layer after the other: by matrix, X^T X / tokens [in, in] over all sequences of token ids.
 
@@ -41,7 +41,7 @@ def layer_grams(
 
 
 def expert_tokens(
-    config: Config, weights: Weights, sequences: Sequence[Sequence[int]], dtype: DTypeLike = np.float32
+    config: Config, weights: NamedArrays, sequences: Sequence[Sequence[int]], dtype: DTypeLike = np.float32
 ) -> dict[str, int]:
     """How many tokens of all sequences come to each expert, by its name, such as `..mlp.experts.3`.
 
@@ -54,7 +54,7 @@ def expert_tokens(
             first |= {expert.up.name: expert.up.name.rpartition(".")[0] for expert in mlp.experts}
     counts = dict.fromkeys(first.values(), 0)
 
-    def counted(w: Weights, matrix: Matrix, x: Array) -> Array:
+    def counted(w: NamedArrays, matrix: Matrix, x: Array) -> Array:
         if matrix.name in first:
             counts[first[matrix.name]] += len(x)
         return project(w, matrix, x)
@@ -65,7 +65,7 @@ def expert_tokens(
 
 
 def _layers(
-    config: Config, weights: Weights, sequences: Sequence[Sequence[int]], dtype: DTypeLike,
+    config: Config, weights: NamedArrays, sequences: Sequence[Sequence[int]], dtype: DTypeLike,
     begin: Callable[[Layer], Project],
 ) -> Iterator[Layer]:  # fmt: skip
     """The layers, each after all sequences have gone through it with the projection that `begin` gives of it."""
@@ -86,7 +86,7 @@ def recorder(sums: dict[str, Any], tokens: dict[str, int]) -> Project:
     """A projection that adds X^T X of its input to `sums`, and its rows to `tokens`, where they have the matrix: the
     first with that input."""
 
-    def recorded(w: Weights, matrix: Matrix, x: Array) -> Array:
+    def recorded(w: NamedArrays, matrix: Matrix, x: Array) -> Array:
         if matrix.name in sums:
             wide = x.astype(np.float64)
             sums[matrix.name] = sums[matrix.name] + wide.T @ wide

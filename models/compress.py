@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from meshrt.models.calibrate import layer_grams
 from meshrt.models.checkpoint import check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
-from meshrt.models.decompose import Factors, afm, damping, feature_error, svd, weight_error, whitened_svd
+from meshrt.models.decompose import FactorPair, afm, damping, feature_error, svd, weight_error, whitened_svd
 from meshrt.models.errors import ModelError
 from meshrt.models.files import read_object
 from meshrt.models.folder import check_new_folder, write_folder
@@ -101,7 +101,7 @@ def _replace(tensors: dict[str, Array], matrix: Matrix, rank: int, method: Metho
     )
 
 
-def decompose(w: Array, gram: Array, rank: int, method: Method) -> Factors:
+def decompose(w: Array, gram: Array, rank: int, method: Method) -> FactorPair:
     """W [in, out] ~ U V by this method. Where no input is known, as of an expert without a token, W alone counts."""
     if method == "plain-svd" or not gram.any():
         return svd(w, rank)

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from meshrt.models.errors import ModelError
 
 Array: TypeAlias = NDArray[Any]
-Factors: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]
+FactorPair: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 DAMPING = 1e-8
 
 
-def svd(w: Array, rank: int) -> Factors:
+def svd(w: Array, rank: int) -> FactorPair:
     """The best approximation of W itself ("The approximation of one matrix by another of lower rank",
     Psychometrika 1936), U = P sqrt(Sigma), V = sqrt(Sigma) Q^T.
     """
@@ -32,7 +32,7 @@ def svd(w: Array, rank: int) -> Factors:
     return p[:, :rank] * root, root[:, None] * q[:rank]
 
 
-def whitened_svd(w: Array, gram: Array, rank: int) -> Factors:
+def whitened_svd(w: Array, gram: Array, rank: int) -> FactorPair:
     """The best approximation of the features X W: the SVD of S^T W, cut off, and S^-T in front again.
 
     NeuronMM, section 4.1, equations 2, 3, 6, 7 and 8, after its reference [72]. S is the Cholesky factor of G with
@@ -55,7 +55,7 @@ def damping(gram: Array) -> float:
     return float(max(0.0, DAMPING * scale - np.linalg.eigvalsh(gram)[0]))
 
 
-def afm(w: Array, gram: Array, rank: int) -> Factors:
+def afm(w: Array, gram: Array, rank: int) -> FactorPair:
     """Atomic feature mimicking: the principal components Q [N, r] of the features X W; U = W Q, V = Q^T.
 
     Feature-based factorisation by principal components: DeInfer, section 3.1, and its reference [20]. The features'
@@ -68,14 +68,14 @@ def afm(w: Array, gram: Array, rank: int) -> Factors:
     return balanced(w @ q, q.T)
 
 
-def balanced(u: Array, v: Array) -> Factors:
+def balanced(u: Array, v: Array) -> FactorPair:
     """The same product, with columns of U as long as rows of V: for an SVD, sqrt(Sigma) on both sides."""
     long, wide = np.linalg.norm(u, axis=0), np.linalg.norm(v, axis=1)
     scale = np.sqrt(np.divide(wide, long, out=np.ones_like(long), where=(long > 0) & (wide > 0)))
     return u * scale, v / scale[:, None]
 
 
-def absorb(factors: Sequence[Array]) -> Factors:
+def absorb(factors: Sequence[Array]) -> FactorPair:
     """Two factors of a product of two or more, cut where it is thinnest (DeInfer, section 4.3).
 
     Raises ModelError if they do not fit one another.

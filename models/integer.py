@@ -21,7 +21,7 @@ from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.codes import Codes
 from meshrt.models.quantize.folder import read_parts
 from meshrt.models.quantize.form import Activations
-from meshrt.models.reference import Array, Project, Weights, project
+from meshrt.models.reference import Array, NamedArrays, Project, project
 
 EXACT = 2**24  # below it all whole numbers are float32, so a BLAS adds them up exactly
 
@@ -64,10 +64,10 @@ def linear(x: Array, packed: Codes, activations: Activations = "row") -> NDArray
     return total
 
 
-Errors: TypeAlias = dict[str, tuple[float, float]]
+ProjectionErrors: TypeAlias = dict[str, tuple[float, float]]
 
 
-def projection(folder: str | Path, config: Config, errors: Errors | None = None) -> Project:
+def projection(folder: str | Path, config: Config, errors: ProjectionErrors | None = None) -> Project:
     """What the reference multiplies with: whole numbers where config.json says that activations are so, else weights as
     they are. To `errors` is added what `activation_error` says of the inputs, by matrix. Raises ModelError.
     """
@@ -81,7 +81,7 @@ def projection(folder: str | Path, config: Config, errors: Errors | None = None)
         for name in ways
     }
 
-    def whole(w: Weights, matrix: Matrix, x: Array) -> Array:
+    def whole(w: NamedArrays, matrix: Matrix, x: Array) -> Array:
         if matrix.name not in packed:
             return project(w, matrix, x)
         activations, block = ways[matrix.name]

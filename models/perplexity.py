@@ -8,14 +8,14 @@ from numpy.typing import DTypeLike
 
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
-from meshrt.models.reference import Project, Weights, forward, project
+from meshrt.models.reference import NamedArrays, Project, forward, project
 
 Loss = tuple[float, int]  # -log p of a sequence's tokens, in nats, and their number
 
 
 def perplexity(
     config: Config,
-    weights: Weights,
+    weights: NamedArrays,
     sequences: Sequence[Sequence[int]],
     dtype: DTypeLike = np.float32,
     progress: Callable[[int, int], None] | None = None,
@@ -29,7 +29,7 @@ def perplexity(
 
 def losses(
     config: Config,
-    weights: Weights,
+    weights: NamedArrays,
     sequences: Sequence[Sequence[int]],
     dtype: DTypeLike = np.float32,
     progress: Callable[[int, int], None] | None = None,

@@ -26,10 +26,10 @@ from meshrt.models.quantize.folder import read_dense
 from meshrt.models.rope import cos_sin
 
 Array: TypeAlias = NDArray[Any]
-Weights: TypeAlias = Mapping[str, Array]
+NamedArrays: TypeAlias = Mapping[str, Array]
 Rotary: TypeAlias = tuple[Array, Array]  # cosines and sines [T, D/2]
-Turns: TypeAlias = tuple[Rotary, ...]  # of each rotary embedding of the model; none where positions are learned
-Project: TypeAlias = Callable[[Weights, Matrix, Array], Array]
+Rotaries: TypeAlias = tuple[Rotary, ...]  # of each rotary embedding of the model; none where positions are learned
+Project: TypeAlias = Callable[[NamedArrays, Matrix, Array], Array]
 
 
 def load_weights(
@@ -53,7 +53,7 @@ def load_weights(
     return {name: tensor(name).astype(dtype) for name in expected_shapes(replace(config, quantized={}, head=None))}
 
 
-def project(w: Weights, matrix: Matrix, x: Array) -> Array:
+def project(w: NamedArrays, matrix: Matrix, x: Array) -> Array:
     """x W^T, or (x U) V of a matrix that is kept as two factors."""
     y = x
     for factor in matrix.factors():
@@ -62,7 +62,7 @@ def project(w: Weights, matrix: Matrix, x: Array) -> Array:
 
 
 def forward(
-    config: Config, weights: Weights, ids: Sequence[int], dtype: DTypeLike = np.float64,
+    config: Config, weights: NamedArrays, ids: Sequence[int], dtype: DTypeLike = np.float64,
     project: Project = project,
 ) -> Array:  # fmt: skip
     """Token ids to logits [T, vocab]: row t is the prediction for position t + 1. All arithmetic is in `dtype`, but for
@@ -80,7 +80,7 @@ def forward(
 
 
 def generate(
-    config: Config, weights: Weights, ids: Sequence[int], max_new_tokens: int, dtype: DTypeLike = np.float64
+    config: Config, weights: NamedArrays, ids: Sequence[int], max_new_tokens: int, dtype: DTypeLike = np.float64
 ) -> list[int]:
     """Greedy decoding, a whole forward pass for each token. Returns the new ids; it stops after an end-of-text id."""
     new: list[int] = []
@@ -91,7 +91,7 @@ def generate(
     return new
 
 
-def embed(family: Family, w: Weights, tokens: NDArray[np.integer]) -> Array:
+def embed(family: Family, w: NamedArrays, tokens: NDArray[np.integer]) -> Array:
     """[T, hidden], with the learned positions of a model that has them."""
     x: Array = w[family.embedding + ".weight"][tokens]
     if family.embedding_scale != 1:
@@ -101,12 +101,12 @@ def embed(family: Family, w: Weights, tokens: NDArray[np.integer]) -> Array:
     return x
 
 
-def rotary_tables(family: Family, tokens: int, dtype: DTypeLike) -> Turns:
+def rotary_tables(family: Family, tokens: int, dtype: DTypeLike) -> Rotaries:
     tables = (cos_sin(family.config, np.arange(tokens), number) for number in range(len(family.config.ropes)))
     return tuple((cos.astype(dtype), sin.astype(dtype)) for cos, sin in tables)
 
 
-def normed(family: Family, w: Weights, name: str, x: Array) -> Array:
+def normed(family: Family, w: NamedArrays, name: str, x: Array) -> Array:
     """RMSNorm or LayerNorm over the last axis."""
     weight, eps = norm_weight(family, w, name), x.dtype.type(family.eps)
     if not family.layer_norm:
@@ -116,7 +116,7 @@ def normed(family: Family, w: Weights, name: str, x: Array) -> Array:
     return y
 
 
-def norm_weight(family: Family, w: Weights, name: str) -> Array:
+def norm_weight(family: Family, w: NamedArrays, name: str) -> Array:
     weight: Array = w[name + ".weight"]
     return weight + weight.dtype.type(family.norm_shift) if family.norm_shift else weight
 
@@ -138,7 +138,7 @@ def rotate(x: Array, cos: Array, sin: Array) -> Array:
     return np.concatenate((low * cos - high * sin, high * cos + low * sin), axis=-1)
 
 
-def layer(family: Family, w: Weights, layer: Layer, x: Array, turns: Turns, project: Project = project) -> Array:
+def layer(family: Family, w: NamedArrays, layer: Layer, x: Array, turns: Rotaries, project: Project = project) -> Array:
     """One layer over x [T, hidden]. `project` is what computes a projection: another one can look at its input."""
     y = attention(family, w, layer, normed(family, w, layer.attention_norm, x), turns, project)
     x = x + (y if layer.after_attention is None else normed(family, w, layer.after_attention, y))
@@ -149,7 +149,7 @@ def layer(family: Family, w: Weights, layer: Layer, x: Array, turns: Turns, proj
 
 
 def attention(
-    family: Family, w: Weights, layer: Layer, x: Array, turns: Turns, project: Project = project
+    family: Family, w: NamedArrays, layer: Layer, x: Array, turns: Rotaries, project: Project = project
 ) -> Array:  # fmt: skip
     """Causal self-attention over x [T, hidden]. Key and value head g serves the query heads g*H/G .. (g+1)*H/G - 1."""
 
@@ -184,7 +184,7 @@ def softmax(x: Array) -> Array:
     return p
 
 
-def mlp(w: Weights, mlp: Mlp, x: Array, project: Project = project) -> Array:
+def mlp(w: NamedArrays, mlp: Mlp, x: Array, project: Project = project) -> Array:
     """act(x gate) * (x up), or act(x up) where there is no gate, times down."""
     up = project(w, mlp.up, x)
     if mlp.gate is None:
@@ -206,7 +206,7 @@ def activated(x: Array, activation: Activation) -> Array:
     return z
 
 
-def experts(w: Weights, mixture: Experts, x: Array, project: Project = project) -> Array:
+def experts(w: NamedArrays, mixture: Experts, x: Array, project: Project = project) -> Array:
     """Each token of x [T, hidden] through its own experts, summed in order of their number, and through the shared one.
 
     An expert computes its tokens only, and nothing where it has none.

@@ -9,8 +9,8 @@ from meshrt.errors import UsageError
 from meshrt.models.quantize import codes as grids
 from meshrt.models.quantize.codes import Codes
 from meshrt.options import AtLeast, Shown
-from meshrt.programs.arm.inputs import Rows, RowSource, quantized, span_of
-from meshrt.programs.arm.kernels import Form, Shift
+from meshrt.programs.arm.inputs import CodedRows, RowSource, quantized, span_of
+from meshrt.programs.arm.kernels import KernelForm, Shift
 from meshrt.programs.arm.linear import product, shares_of
 from meshrt.programs.arm.weights import choose, place
 from meshrt.ranks import hostmemory
@@ -58,7 +58,7 @@ def run(
         raise UsageError(f"--{'signed' if signed else 'layout pairs'} is for 4-bit weights, which are unpacked")
     shared = k if group == "row" else min(group or k, k)
     shift: Shift = "none" if signed else "half" if symmetric else "zero"
-    how = choose(soc, Form(int(bits), layout, shift, activations == "block"), unit, tile, order)
+    how = choose(soc, KernelForm(int(bits), layout, shift, activations == "block"), unit, tile, order)
     x, codes = (None, None)
     if soc.payload:
         hostmemory.require(f"weights of {n} x {k} in float64", 16 * n * k)
@@ -81,7 +81,7 @@ def random_operands(seed: int, m: int, k: int, n: int, bits: int, group: int, ev
     return x, (grids.symmetric if even else grids.nearest)(w, bits, group)
 
 
-def errors(y: np.ndarray, rows: Rows, codes: Codes) -> dict[str, float]:
+def errors(y: np.ndarray, rows: CodedRows, codes: Codes) -> dict[str, float]:
     """Errors against float64 on the same codes: the largest, and the largest over the largest true value."""
     assert rows.codes is not None and rows.scale is not None
     group = rows.inner if rows.scale.shape[1] == 1 else codes.codes.shape[2]

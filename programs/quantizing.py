@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from meshrt.errors import UsageError
 from meshrt.models.config import Config
-from meshrt.models.quantize.form import Group as Grouping
+from meshrt.models.quantize.form import GroupSize as Grouping
 from meshrt.options import AtLeast, AtMost
 from meshrt.records import dataclass
 

@@ -67,7 +67,7 @@ RULES: tuple[tuple[str, frozenset[str] | None, str], ...] = (
 )
 
 DEPTH = 30  # calls between a function of others and the one of ours that it works for, at most
-Function = tuple[str, int, str]  # file, line, name, as the profiler has them
+ProfiledFunction = tuple[str, int, str]  # file, line, name, as the profiler has them
 
 
 def profiled(work: Callable[[], object]) -> tuple[Any, dict[str, float]]:
@@ -82,7 +82,7 @@ def profiled(work: Callable[[], object]) -> tuple[Any, dict[str, float]]:
     return code, by_kind(profile.stats)
 
 
-def by_kind(stats: Mapping[Function, Any]) -> dict[str, float]:
+def by_kind(stats: Mapping[ProfiledFunction, Any]) -> dict[str, float]:
     """Seconds by kind of a profile: {function: (calls, calls, own seconds, seconds, {caller: the same four})}."""
     owners = _owners(stats)
     seconds = np.zeros(len(KINDS))
@@ -95,7 +95,7 @@ def by_kind(stats: Mapping[Function, Any]) -> dict[str, float]:
     return dict(zip(KINDS, seconds.tolist(), strict=True))
 
 
-def kind(function: Function) -> str | None:
+def kind(function: ProfiledFunction) -> str | None:
     """What a function of this package, or of mpi4py, is for; None for what others made."""
     file, _, name = function
     if "mpi4py" in file or "mpi4py" in name:
@@ -108,7 +108,7 @@ def kind(function: Function) -> str | None:
     )
 
 
-def _owners(stats: Mapping[Function, Any]) -> dict[Function, np.ndarray]:
+def _owners(stats: Mapping[ProfiledFunction, Any]) -> dict[ProfiledFunction, np.ndarray]:
     """The kinds that each function works for, shares that add up to 1: its own, or those of its callers.
 
     Functions of others call each other, in circles too: the shares are handed down from caller to called until all

@@ -12,7 +12,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.models.config import read_config
 from meshrt.models.folder import check_new_folder
-from meshrt.models.integer import Errors, projection
+from meshrt.models.integer import ProjectionErrors, projection
 from meshrt.models.perplexity import Loss, difference, losses, of_losses
 from meshrt.models.quantize import model as models
 from meshrt.models.quantize.choice import choose
@@ -75,7 +75,7 @@ def _perplexities(
     products are of whole numbers, what that rounding changes in the inputs of each matrix on this text, relative to
     them.
     """
-    errors: Errors = {}
+    errors: ProjectionErrors = {}
 
     def of(folder: Any, name: str) -> list[Loss]:
         config = read_config(folder, quantized=True)

@@ -18,8 +18,8 @@ from meshrt.studies.sweep import Outcome, RunSpec, sweep
 
 PENDING = Outcome(None, "not run")
 SHARE = ".of-rank-"  # in the name of a rank's own file beside the one of all
-Run = TypeVar("Run")
-Made = TypeVar("Made")
+KeptRun = TypeVar("KeptRun")
+Answer = TypeVar("Answer")
 
 
 @dataclass
@@ -67,7 +67,7 @@ class RunStore:
         runs = {**self.outcomes, **mine} if rank == 0 else mine
         write_share(rank, self.path, self.code, {key: asdict(outcome) for key, outcome in runs.items()})
 
-    def made(self, comm: Any, console: Console, title: str, since: float, table: Callable[[], Made]) -> Made:
+    def made(self, comm: Any, console: Console, title: str, since: float, table: Callable[[], Answer]) -> Answer:
         """A table: `table` asks for its runs where it is first called, and reads them where it is called again.
 
         `since`: when the reproduction began, in seconds of `perf_counter`.
@@ -104,11 +104,11 @@ def file_of(path: str | None, paper: str) -> str | None:
     return path
 
 
-def read_runs(path: str | None, code: str, run_of: Callable[[Any], Run]) -> dict[str, Run]:
+def read_runs(path: str | None, code: str, run_of: Callable[[Any], KeptRun]) -> dict[str, KeptRun]:
     """What the file holds of runs by this code, with ranks' own files of a job that was stopped; runs by any other code
     are forgotten. UsageError.
     """
-    runs: dict[str, Run] = {}
+    runs: dict[str, KeptRun] = {}
     for file in [] if path is None else [Path(path), *_shares(path)]:
         try:
             if file.exists():

@@ -13,8 +13,8 @@ from itertools import zip_longest
 from meshrt.records import dataclass
 
 PIECE = 8192
-Key = tuple[int, int, int]  # buffer, tile, offset of the piece
-Pieces = list[tuple[Key, int]]  # with their bytes
+CacheKey = tuple[int, int, int]  # buffer, tile, offset of the piece
+CachePieces = list[tuple[CacheKey, int]]  # with their bytes
 
 
 class Lru:
@@ -23,9 +23,9 @@ class Lru:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.used = 0
-        self.held: OrderedDict[Key, int] = OrderedDict()
+        self.held: OrderedDict[CacheKey, int] = OrderedDict()
 
-    def touch(self, key: Key, nbytes: int) -> tuple[bool, Pieces]:
+    def touch(self, key: CacheKey, nbytes: int) -> tuple[bool, CachePieces]:
         """Use a piece, which is there then: was it there before, and what had to go?"""
         held = self.held
         before = held.get(key, 0)
@@ -42,7 +42,7 @@ class Lru:
             self.used -= gone[-1][1]
         return before > 0, gone
 
-    def forget(self, keys: Collection[Key]) -> None:
+    def forget(self, keys: Collection[CacheKey]) -> None:
         """These are not there any more, or are others."""
         candidates = keys if len(keys) < len(self.held) else [key for key in self.held if key in keys]
         for key in candidates:
@@ -53,14 +53,14 @@ class Lru:
         self.forget([key for key in self.held if key[0] == buffer])
 
 
-_NONE: Pieces = []
+_NONE: CachePieces = []
 
 
-def pieces(buffer: int, tile: int, nbytes: int) -> Pieces:
+def pieces(buffer: int, tile: int, nbytes: int) -> CachePieces:
     return [((buffer, tile, at), min(PIECE, nbytes - at)) for at in range(0, nbytes, PIECE)]
 
 
-def stretch(buffer: int, tile: int, begin: int, end: int) -> Pieces:
+def stretch(buffer: int, tile: int, begin: int, end: int) -> CachePieces:
     """What lies from byte `begin` to `end` of a tile, by the pieces of it."""
     first = begin // PIECE * PIECE
     return [((buffer, tile, at), min(end, at + PIECE) - max(begin, at)) for at in range(first, end, PIECE)]
@@ -74,10 +74,10 @@ class CoreCaches:
     l2: Lru
     l2_bytes: int = 0
     slc_bytes: int = 0
-    misses: Pieces = field(default_factory=list)
-    written: dict[Key, int] = field(default_factory=dict)
+    misses: CachePieces = field(default_factory=list)
+    written: dict[CacheKey, int] = field(default_factory=dict)
 
-    def read(self, parts: Pieces) -> None:
+    def read(self, parts: CachePieces) -> None:
         for key, nbytes in parts:
             if self.l1.touch(key, nbytes)[0]:
                 continue
@@ -86,14 +86,14 @@ class CoreCaches:
                 self.slc_bytes += nbytes
                 self.misses.append((key, nbytes))
 
-    def write(self, parts: Pieces) -> None:
+    def write(self, parts: CachePieces) -> None:
         """Write all of these pieces: nothing is fetched for that."""
         for key, nbytes in parts:
             self.l1.touch(key, nbytes)
             self.l2.touch(key, nbytes)
             self.written[key] = nbytes
 
-    def forget(self, written: Collection[Key]) -> None:
+    def forget(self, written: Collection[CacheKey]) -> None:
         """Another core has written these."""
         self.l1.forget(written)
         self.l2.forget(written)
@@ -108,9 +108,9 @@ class SharedCache:
     """The SLC: what is written stays until it has to make room, and goes to DRAM then."""
 
     lru: Lru
-    changed: set[Key] = field(default_factory=set)
+    changed: set[CacheKey] = field(default_factory=set)
 
-    def serve(self, misses: Sequence[Pieces], written: Sequence[Pieces]) -> list[tuple[int, int]]:
+    def serve(self, misses: Sequence[CachePieces], written: Sequence[CachePieces]) -> list[tuple[int, int]]:
         """The cores' accesses of a stretch, in turns: bytes that each read from DRAM, and had written there."""
         moved = [[0, 0] for _ in misses]
         for accesses, kind in ((misses, 0), (written, 1)):

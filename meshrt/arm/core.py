@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshrt.arm.cache import CoreCaches, Lru, Pieces
+from meshrt.arm.cache import CachePieces, CoreCaches, Lru
 from meshrt.arm.device import ArmDevice, Cluster
 from meshrt.arm.isa import Array
 from meshrt.arm.kernel import KernelTally, MicroKernel, execute
@@ -25,8 +25,8 @@ class StretchCost(NamedTuple):
 
     core: int
     seconds: float
-    misses: Pieces
-    written: Pieces
+    misses: CachePieces
+    written: CachePieces
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray
-Run = Callable[..., Array]
+RunLanes = Callable[..., Array]
 F16, F32 = np.float16, np.float32
 
 
@@ -19,7 +19,7 @@ def as_bytes(lanes: Array) -> Array:
     return np.ascontiguousarray(lanes).view(np.uint8)
 
 
-def _by(kind: Any, function: Callable[[Array, Array], Array]) -> Run:
+def _by(kind: Any, function: Callable[[Array, Array], Array]) -> RunLanes:
     """An operation on lanes of that dtype, with all lanes of b or with its element `at`."""
 
     def run(a: Array, b: Array, at: int | None) -> Array:
@@ -29,12 +29,12 @@ def _by(kind: Any, function: Callable[[Array, Array], Array]) -> Run:
     return run
 
 
-def _of(kind: Any, function: Callable[[Array], Array]) -> Run:
+def _of(kind: Any, function: Callable[[Array], Array]) -> RunLanes:
     """An operation on lanes of that dtype, each for itself."""
     return lambda a, at: as_bytes(function(a.view(kind)))
 
 
-def _shift(kind: Any, function: Callable[[Array, Any], Array]) -> Run:
+def _shift(kind: Any, function: Callable[[Array, Any], Array]) -> RunLanes:
     """By so many bits."""
     return lambda a, at: as_bytes(function(a.view(kind), np.dtype(kind).type(at)))
 
@@ -46,12 +46,12 @@ def _shift_each(a: Array, b: Array, at: None) -> Array:
     return shifted
 
 
-def _true(kind: Any, function: Callable[[Array, Array], Array]) -> Run:
+def _true(kind: Any, function: Callable[[Array, Array], Array]) -> RunLanes:
     """All bits of a lane where a comparison holds, none elsewhere."""
     return _by(kind, lambda a, b: -function(a, b).astype(f"i{np.dtype(kind).itemsize}"))
 
 
-def _zip(kind: Any, half: int) -> Run:
+def _zip(kind: Any, half: int) -> RunLanes:
     def run(a: Array, b: Array, at: None) -> Array:
         lanes = 16 // np.dtype(kind).itemsize // 2
         part = slice(half * lanes, (half + 1) * lanes)
@@ -61,7 +61,7 @@ def _zip(kind: Any, half: int) -> Run:
     return run
 
 
-def _unzip(kind: Any, half: int) -> Run:
+def _unzip(kind: Any, half: int) -> RunLanes:
     """Every other lane, of a and then of b."""
 
     def run(a: Array, b: Array, at: None) -> Array:
@@ -71,13 +71,13 @@ def _unzip(kind: Any, half: int) -> Run:
     return run
 
 
-def _widen(kind: Any, to: Any, half: int) -> Run:
+def _widen(kind: Any, to: Any, half: int) -> RunLanes:
     """The lower or upper half of the lanes, each twice as wide."""
     lanes = 8 // np.dtype(kind).itemsize
     return _of(kind, lambda a: a[..., half * lanes : (half + 1) * lanes].astype(to))
 
 
-def _narrow(kind: Any, to: Any) -> Run:
+def _narrow(kind: Any, to: Any) -> RunLanes:
     """All lanes at half of their width, in the lower half; whole numbers are clipped."""
 
     def run(a: Array, at: None) -> Array:
@@ -87,7 +87,7 @@ def _narrow(kind: Any, to: Any) -> Run:
     return run
 
 
-def _narrow2(kind: Any, to: Any) -> Run:
+def _narrow2(kind: Any, to: Any) -> RunLanes:
     """The same in the upper half; the lower stays."""
 
     def run(a: Array, b: Array, at: None) -> Array:
@@ -109,7 +109,7 @@ def _rounded(numbers: Array) -> Array:
     return np.clip(wide, -(2.0**31), 2.0**31 - 1).astype(np.int32)
 
 
-def _across(kind: Any, function: Callable[..., Array]) -> Run:
+def _across(kind: Any, function: Callable[..., Array]) -> RunLanes:
     """One number of all lanes, in the first; the others are 0."""
 
     def run(a: Array, at: None) -> Array:
@@ -143,7 +143,7 @@ def _select(mask: Array, a: Array, b: Array, at: None) -> Array:
     return selected
 
 
-def _insert(kind: Any) -> Run:
+def _insert(kind: Any) -> RunLanes:
     """The first element in lane `at`; the others stay."""
 
     def run(a: Array, b: Array, at: int) -> Array:
@@ -160,7 +160,7 @@ def _long_product(a: Array, b: Array, at: None) -> Array:
     return as_bytes(a.view(np.uint32)[..., :2].astype(np.uint64) * b.view(np.uint32)[..., :2])
 
 
-def _all_lanes(kind: Any) -> Run:
+def _all_lanes(kind: Any) -> RunLanes:
     """Element `at` in every lane."""
 
     def run(a: Array, at: int) -> Array:
@@ -170,7 +170,7 @@ def _all_lanes(kind: Any) -> Run:
     return run
 
 
-ALONE: dict[str, Run] = {  # what reads its operands, and not its target
+ALONE: dict[str, RunLanes] = {  # what reads its operands, and not its target
     "movi": lambda at: np.full(16, at, np.uint8),
     "fmov": lambda at: np.full(4, at, F32).view(np.uint8),
     "mov": lambda a, at: a,
@@ -253,7 +253,7 @@ ALONE: dict[str, Run] = {  # what reads its operands, and not its target
     "fcmeq": _true(F32, np.equal),
     "fcmeq0": _of(F32, lambda a: -(a == 0).astype(np.int32)),
 }
-ONTO: dict[str, Run] = {  # what reads its target as well
+ONTO: dict[str, RunLanes] = {  # what reads its target as well
     "bsl": _select,
     "ins_16b": _insert(np.uint8),
     "ins_4s": _insert(np.uint32),

@@ -8,10 +8,10 @@ from typing import Any
 
 from meshrt.arm.device import ArmDevice
 from meshrt.arm.soc import ArmPhase, Soc
-from meshrt.energy import PICO, Counts, Loads, energy_row, with_energy
+from meshrt.energy import PICO, Counts, PowerLoads, energy_row, with_energy
 from meshrt.kinds import TableRow, row_of
 from meshrt.machine import Measured
-from meshrt.ranks.devicemaps import Stretch, write_device_maps
+from meshrt.ranks.devicemaps import DeviceStretch, write_device_maps
 from meshrt.units import short, size
 
 # What a map shows, its unit, and the counter that it adds up to.
@@ -61,7 +61,7 @@ def _counts(part: Mapping[str, Any], cores: int) -> Counts:
     }
 
 
-def _loads(counts: Counts, device: ArmDevice) -> Loads:
+def _loads(counts: Counts, device: ArmDevice) -> PowerLoads:
     return {
         "memory": [
             (PICO * counts["l1_bits"], device.l1_picojoules), (PICO * counts["l2_bits"], device.l2_picojoules),
@@ -100,7 +100,7 @@ def gather(soc: Soc) -> Measured | None:
     if soc.maps_path:
         counts = [core for *_, of_rank in shares for core in of_rank]
         numbers = {name: [int(core.get(name, 0)) for core in counts] for name in MAPS}
-        run = Stretch(measured["critical_path"]["seconds"], soc.sampled, numbers)
+        run = DeviceStretch(measured["critical_path"]["seconds"], soc.sampled, numbers)
         write_device_maps(soc.maps_path, "Arm core", soc.device.name, {}, MAPS, [("total", run)])
     with_energy(measured, phases, partial(_counts, cores=soc.count), partial(_loads, device=soc.device))
     return Measured(

@@ -17,11 +17,11 @@ from meshrt.ranks.control import Control
 from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
 
-Part = TypeVar("Part")
-Sums = defaultdict[str, float]  # of the system: counts, bytes, seconds
+PartResult = TypeVar("PartResult")
+PhaseSums = defaultdict[str, float]  # of the system: counts, bytes, seconds
 
 
-def sums(of: Mapping[str, float]) -> Sums:
+def sums(of: Mapping[str, float]) -> PhaseSums:
     """A copy of these; what is not there is 0."""
     return defaultdict(float, of)
 
@@ -32,8 +32,8 @@ class ArmPhase:
 
     tokens: int | None = None
     cores: Counter[str] = field(default_factory=Counter)
-    system: Sums = field(default_factory=lambda: sums({}))
-    begun: tuple[Counter[str], Sums] = field(default_factory=lambda: (Counter(), sums({})))
+    system: PhaseSums = field(default_factory=lambda: sums({}))
+    begun: tuple[Counter[str], PhaseSums] = field(default_factory=lambda: (Counter(), sums({})))
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Soc:
     mine: list[ArmCore] = field(init=False)
     memory: Dram = field(init=False)
     slc: SharedCache = field(init=False)
-    system: Sums = field(default_factory=lambda: sums({}))  # the same on every rank
+    system: PhaseSums = field(default_factory=lambda: sums({}))  # the same on every rank
     phases: dict[str, ArmPhase] = field(default_factory=dict)
     flash_free: float = 0.0  # when what is being read from flash is there
     sampled: bool = False  # some layers stood for others
@@ -111,14 +111,16 @@ class Soc:
 
     # ---- work
 
-    def parallel(self, shares: Sequence[Sequence[int]], work: Callable[[Team], Part]) -> list[tuple[list[int], Part]]:
+    def parallel(
+        self, shares: Sequence[Sequence[int]], work: Callable[[Team], PartResult]
+    ) -> list[tuple[list[int], PartResult]]:
         """Each core does its share of some work: `work` is done for all that this rank hosts, and counted for each.
 
         They begin together and end when the last is done. What `work` makes of units, with these, of every rank in the
         order of the cores; without payload this rank's alone.
         """
         team = [(core, shares[core.index]) for core in self.mine if shares[core.index]]
-        parts: list[tuple[list[int], Part]] = []
+        parts: list[tuple[list[int], PartResult]] = []
         if team:
             for core, _ in team:
                 core.begin()
@@ -126,7 +128,7 @@ class Soc:
         self._advance([cost for of_rank in self._all([core.end() for core, _ in team]) for cost in of_rank])
         return [part for of_rank in (self._all(parts) if self.payload else [parts]) for part in of_rank]
 
-    def alone(self, work: Callable[[ArmCore], Part]) -> Part | None:
+    def alone(self, work: Callable[[ArmCore], PartResult]) -> PartResult | None:
         """The same on the first core; the others wait. None on other ranks without payload."""
         shares: list[Sequence[int]] = [(0,), *(() for _ in range(self.count - 1))]
         return next((part for _, part in self.parallel(shares, lambda team: work(team[0][0]))), None)
@@ -180,11 +182,11 @@ class Soc:
         if len(costs) > 1:
             self.note("work", "fork and join", now + last, now + last + self.device.fork_join_seconds)
 
-    def _all(self, mine: list[Part]) -> list[list[Part]]:
+    def _all(self, mine: list[PartResult]) -> list[list[PartResult]]:
         """Every rank's, on every rank, in the order of the ranks, which is that of the cores."""
         if self.control.size == 1:
             return [mine]
-        shares: list[list[Part]] = self.control.bcast(self.control.gather(mine))
+        shares: list[list[PartResult]] = self.control.bcast(self.control.gather(mine))
         return shares
 
     # ---- counters

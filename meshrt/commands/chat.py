@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from meshrt.commands import shared
-from meshrt.commands.run import Programs, machine_options
+from meshrt.commands.run import ProgramCommands, machine_options
 from meshrt.machine import machines
 from meshrt.ranks import failure
 from meshrt.records import dataclass
@@ -32,7 +32,7 @@ OWN = (
 LONGER = 4  # times its prompt and first answer: what a run has room for, up to the model's positions
 
 
-class Models(Programs):
+class Models(ProgramCommands):
     """`chat MODEL`: a packaged model, or a folder, with the options of `run llama` on that machine."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -124,7 +124,7 @@ def _run_folder(
     from tempfile import TemporaryDirectory
 
     from meshrt.csl import child
-    from meshrt.csl.orders import Outcome, compare, outcome, says
+    from meshrt.csl.orders import OrderOutcome, compare, outcome, says
     from meshrt.errors import MeshrtError
     from meshrt.report import deliver_json
 
@@ -137,7 +137,7 @@ def _run_folder(
             lines = path.read_text().splitlines() if path.exists() else []
             return ran.returncode, ran.stderr or "", [json.loads(line) for line in lines]
 
-        def other(seed: int | None) -> Outcome:
+        def other(seed: int | None) -> OrderOutcome:
             code, stderr, runs = run(seed, again=True)
             if code:
                 last = stderr.strip().splitlines()[-1:] or ["nothing is said"]

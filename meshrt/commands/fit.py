@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from meshrt.commands import shared
-from meshrt.commands.run import Programs, machine_options
+from meshrt.commands.run import ProgramCommands, machine_options
 from meshrt.machine import machines
 
 if TYPE_CHECKING:
     from meshrt.program import Program
 
 
-class Fits(Programs):
+class Fits(ProgramCommands):
     """`fit PROGRAM`: the options of each program, as `run` has them."""
 
     def made(self, program: Program, name: str, fixed: dict[str, Any]) -> click.Command:

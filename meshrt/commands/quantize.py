@@ -12,7 +12,7 @@ from meshrt.commands import shared
 from meshrt.ranks import failure
 
 if TYPE_CHECKING:
-    from meshrt.models.quantize.form import Activations, Group
+    from meshrt.models.quantize.form import Activations, GroupSize
 
 UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -87,7 +87,7 @@ def command(**options: Any) -> None:
 
 
 def quantize(
-    *, model: str, out: str | None, sizes: bool, method: str, bits: int | None, group: Group, symmetric: bool,
+    *, model: str, out: str | None, sizes: bool, method: str, bits: int | None, group: GroupSize, symmetric: bool,
     activations: Activations | None, head: str | None, ranks: str | None, budget: str | None,
     compensator_bits: str | None, rounds: int | None, calibration: str | None,
     calibration_stories: int | None, seed: int | None, held_out: str | None, held_out_stories: int | None,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from meshrt.ranks.board import Board
 
 
-class Programs(click.Group):
+class ProgramCommands(click.Group):
     """`run PROGRAM`: each program is a command, made from its signature when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -90,7 +90,7 @@ def taken(flag: str, args: list[str]) -> tuple[str | None, list[str]]:
     return None, args
 
 
-@click.group("run", cls=Programs, epilog=shared.EXAMPLES, subcommand_metavar="PROGRAM|MODEL|FILE.py [OPTIONS]")
+@click.group("run", cls=ProgramCommands, epilog=shared.EXAMPLES, subcommand_metavar="PROGRAM|MODEL|FILE.py [OPTIONS]")
 @click.option("--on", type=shared.Name(machines()), help="The kind of machine, where a program has several.")
 def command(on: str | None) -> None:
     """Run a program, alone or as one of the ranks that mpirun or srun started."""

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from meshrt.commands import shared
-from meshrt.commands.run import Programs, machine_options, payload
+from meshrt.commands.run import ProgramCommands, machine_options, payload
 from meshrt.errors import MeshrtError, UsageError, in_full
 
 if TYPE_CHECKING:
     from meshrt.program import Program
 
 
-class ScoredPrograms(Programs):
+class ScoredPrograms(ProgramCommands):
     """`score FILE.py`: the options of a user's own program, as `run` has them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

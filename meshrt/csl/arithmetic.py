@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.csl.errors import SourceLocation, wrong
-from meshrt.csl.types import FLOAT, INT, NUMBERS, Array, Enum, Pointer, Simple, is_float, is_int, is_word
+from meshrt.csl.types import FLOAT, INT, NUMBERS, CslArray, Enum, Pointer, Simple, is_float, is_int, is_word
 
 
 def within(index: int) -> int:
@@ -92,9 +92,9 @@ def fits(of: Any, into: Any) -> bool:
     if isinstance(of, Pointer) and isinstance(into, Pointer):
         return (
             of.to == into.to
-            or (isinstance(of.to, Array) and into.many and (of.to.element == into.to))
-            or (isinstance(into.to, Array) and into.to.element == of.to)
-            or (isinstance(into.to, Array) and isinstance(of.to, Array) and into.to.element == of.to.element)
+            or (isinstance(of.to, CslArray) and into.many and (of.to.element == into.to))
+            or (isinstance(into.to, CslArray) and into.to.element == of.to)
+            or (isinstance(into.to, CslArray) and isinstance(of.to, CslArray) and into.to.element == of.to.element)
         )
     if isinstance(of, Enum) or isinstance(into, Enum):
         return False

@@ -23,7 +23,7 @@ from meshrt.csl.types import (
     TYPE,
     TYPES,
     VOID,
-    Array,
+    CslArray,
     Enum,
     Pointer,
     dtype,
@@ -104,7 +104,7 @@ def _ptrcast(node: n.Builtin, scope: Scope) -> Val:
 def _zeros(node: n.Builtin, scope: Scope) -> Val:
     count(node, scope, 1)
     kind = type_of_node(node.arguments[0], scope)
-    if not isinstance(kind, Array) or not nbytes(kind.element):
+    if not isinstance(kind, CslArray) or not nbytes(kind.element):
         raise scope.wrong(node.line, f"@zeros of {kind}, which is no array of numbers")
     return Val(kind, np.zeros(kind.sizes, dtype(kind.element)))
 

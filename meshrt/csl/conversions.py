@@ -17,8 +17,8 @@ from meshrt.csl.types import (
     STRUCT,
     TYPES,
     VOID,
-    Array,
     Callable,
+    CslArray,
     Enum,
     Simple,
     dtype,
@@ -67,7 +67,12 @@ def coerce(value: Val, kind: Any, scope: Scope, line: int) -> Val:
         return value
     if is_dsd(kind) and is_dsd(value.type):
         return value
-    if isinstance(kind, Array) and isinstance(value.type, Array) and kind.sizes == value.type.sizes and value.known:
+    if (
+        isinstance(kind, CslArray)
+        and isinstance(value.type, CslArray)
+        and kind.sizes == value.type.sizes
+        and value.known
+    ):
         if is_number(kind.element) and is_number(value.type.element):
             return Val(kind, np.asarray(value.value).astype(dtype(kind.element)))
         return Val(kind, value.value)

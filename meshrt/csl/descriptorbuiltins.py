@@ -12,7 +12,7 @@ from meshrt.csl.expressions import expression, known, place, type_of_node
 from meshrt.csl.places import address, load
 from meshrt.csl.scope import Scope
 from meshrt.csl.tilebuiltins import task_number
-from meshrt.csl.types import DSRS, STRUCT, TYPES, VOID, Array, Pointer, dtype, is_dsd, is_pointer, nbytes
+from meshrt.csl.types import DSRS, STRUCT, TYPES, VOID, CslArray, Pointer, dtype, is_dsd, is_pointer, nbytes
 from meshrt.csl.values import MemoryAddress, Val
 from meshrt.csl.vectors import Dsr, Fab, Mem, increment, set_base, set_length, set_stride
 
@@ -72,7 +72,7 @@ def _get_dsd(node: n.Builtin, scope: Scope) -> Val:
         if not is_pointer(pointer.type):
             raise scope.wrong(node.line, f".base_address is a {pointer.type}, not a pointer")
         to = pointer.type.to
-        element = to.element if isinstance(to, Array) else to
+        element = to.element if isinstance(to, CslArray) else to
         base = pointer
         extents, strides = _steps(fields, scope, node.line)
         if "offset" in fields:  # in elements
@@ -166,9 +166,9 @@ def _tensor(node: n.Access, scope: Scope) -> Any:
     if isinstance(array.type, Pointer):
         array = load(array, scope)
         to = array.type.to
-        kind = to if isinstance(to, Array) else Array((0,), to)
+        kind = to if isinstance(to, CslArray) else CslArray((0,), to)
         base = Val(TYPES["comptime_int"], array.value, array.code)
-    elif isinstance(array.type, Array) and isinstance(array.spot, MemoryAddress):
+    elif isinstance(array.type, CslArray) and isinstance(array.spot, MemoryAddress):
         kind = array.type
         address = array.spot.address
         base = (
@@ -228,7 +228,7 @@ def _changed(change: Any, name: str, nargs: int) -> Any:
     def builtin(node: n.Builtin, scope: Scope) -> Val:
         dsd = expression(node.arguments[0], scope)
         by = expression(node.arguments[1], scope)
-        if isinstance(by.type, Array) and isinstance(by.spot, MemoryAddress):  # an array stands for where it lies
+        if isinstance(by.type, CslArray) and isinstance(by.spot, MemoryAddress):  # an array stands for where it lies
             by = address(by, scope, node.line)
         extra: tuple[int, ...] = ()
         if nargs == 3:

@@ -8,7 +8,7 @@ from typing import Any
 from meshrt.csl.cslc import parse_parameters
 from meshrt.csl.errors import CslError
 from meshrt.csl.exported import variable
-from meshrt.csl.orders import Outcome, compare, digests, outcome
+from meshrt.csl.orders import OrderOutcome, compare, digests, outcome
 from meshrt.csl.program import build
 from meshrt.csl.report import report_of
 from meshrt.csl.types import dtype
@@ -34,7 +34,7 @@ def run(
     report, shown = report_of(wafer), {name: look(wafer, name) for name in shows}
     if seeds:
 
-        def again(seed: int | None) -> Outcome:
+        def again(seed: int | None) -> OrderOutcome:
             other = _launched(layout, parameters, arch, launches, seed, None)
             return outcome([report_of(other) | {"exported": digests(other)}])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshrt.csl.types import Array, Pointer
+from meshrt.csl.types import CslArray, Pointer
 from meshrt.csl.values import FunctionRef, MemoryAddress
 
 
@@ -19,9 +19,9 @@ def variable(core: Any, name: str) -> tuple[int, int, Any] | None:
             if isinstance(value.spot, MemoryAddress)
             else int(value.value)
         )
-        kind = value.type.to.element if isinstance(value.type.to, Array) else value.type.to
+        kind = value.type.to.element if isinstance(value.type.to, CslArray) else value.type.to
     else:
-        at, kind = int(value.spot.address), value.type.element if isinstance(value.type, Array) else value.type
+        at, kind = int(value.spot.address), value.type.element if isinstance(value.type, CslArray) else value.type
     return at, next((size for address, size, _ in core.image.symbols if address == at), 0), kind
 
 

@@ -13,7 +13,7 @@ from meshrt.csl.errors import unknown
 from meshrt.csl.operators import binary, peers, unary
 from meshrt.csl.places import address, element, load, member, named, pointed
 from meshrt.csl.scope import Scope
-from meshrt.csl.types import BOOL, NATIVE, STRUCT, TYPE, TYPES, VOID, Array, Callable, Enum, Pointer, dtype, nbytes
+from meshrt.csl.types import BOOL, NATIVE, STRUCT, TYPE, TYPES, VOID, Callable, CslArray, Enum, Pointer, dtype, nbytes
 from meshrt.csl.values import Val
 
 
@@ -150,7 +150,7 @@ def _array_type(node: n.ArrayType, scope: Scope) -> Val:
     sizes = tuple(int(known(size, scope, "an array's size").value) for size in node.sizes)
     if min(sizes) < 0:
         raise scope.wrong(node.line, f"an array of {min(sizes)}")
-    return Val(TYPE, Array(sizes, type_of_node(node.element, scope)))
+    return Val(TYPE, CslArray(sizes, type_of_node(node.element, scope)))
 
 
 def _pointer_type(node: n.PointerType, scope: Scope) -> Val:

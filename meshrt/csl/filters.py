@@ -16,7 +16,7 @@ FIELDS = {
 
 
 @dataclass(slots=True, eq=False)
-class Range:
+class DataRange:
     """Of data, by the upper 16 bits."""
 
     least: int
@@ -61,7 +61,7 @@ class Counter:
             self.limit, self.second = (self.limit if self.second is None else self.second), None
 
 
-def filter_of(config: dict[str, Any], location: Any) -> Range | Counter:
+def filter_of(config: dict[str, Any], location: Any) -> DataRange | Counter:
     """What .filter of a colour's configuration says. CslError."""
     kinds = config["kind"].value if "kind" in config else {}
     kind = next(iter(kinds), None)
@@ -75,7 +75,7 @@ def filter_of(config: dict[str, Any], location: Any) -> Range | Counter:
         return int(config[name].value) if name in config else 0
 
     if kind == "range":
-        return Range(of("min_idx"), of("max_idx"))
+        return DataRange(of("min_idx"), of("max_idx"))
     counter = Counter(
         of("limit1"), of("max_counter"), of("init_counter"), bool(of("count_data")), bool(of("count_control")),
         alone=bool(of("filter_control")), sparse=kind == "sparse_counter",

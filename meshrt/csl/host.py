@@ -14,7 +14,7 @@ from meshrt.csl.errors import CslError, Deadlock, MemoryLimit
 from meshrt.csl.program import CslProgram, build
 from meshrt.csl.stuck import why
 from meshrt.csl.trains import Train
-from meshrt.csl.types import Array, Pointer, dtype, nbytes
+from meshrt.csl.types import CslArray, Pointer, dtype, nbytes
 from meshrt.csl.values import MemoryAddress
 from meshrt.csl.wafer import Wafer
 
@@ -66,7 +66,7 @@ class Host:
             raise CslError(f"core ({x}, {y}) exports no variable {name!r}")
         at = int(exported.spot.address)
         raw = core.memory[at : at + nbytes(exported.type)]
-        of = exported.type.element if isinstance(exported.type, Array) else exported.type
+        of = exported.type.element if isinstance(exported.type, CslArray) else exported.type
         return raw.view(dtype(of) if as_type is None else np.dtype(as_type)).copy()
 
     def _cells(self, x: int, y: int, width: int, height: int) -> list[WaferCore]:
@@ -96,7 +96,7 @@ class Host:
             exported = core.image.exports.get(name)
             if exported is not None:
                 kind = exported.type.to if isinstance(exported.type, Pointer) else exported.type
-                return nbytes(kind.element if isinstance(kind, Array) else kind)
+                return nbytes(kind.element if isinstance(kind, CslArray) else kind)
         raise CslError(f"no tile exports {name!r}")
 
     def copy_in(self, number: int, data: Any, box: tuple[int, int, int, int], each: int, bits: int, order: str) -> None:

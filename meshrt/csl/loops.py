@@ -12,7 +12,7 @@ from meshrt.csl.costs import COSTS
 from meshrt.csl.expressions import place, truth
 from meshrt.csl.places import load
 from meshrt.csl.scope import Scope
-from meshrt.csl.types import TYPES, Array, dtype, is_number, nbytes
+from meshrt.csl.types import TYPES, CslArray, dtype, is_number, nbytes
 from meshrt.csl.values import MemoryAddress, Val
 
 RANGE = TYPES["range"]
@@ -61,7 +61,7 @@ def _for(node: n.For, scope: Scope) -> None:
         _for_range(node, over, scope)
         return
     over = load(over, scope)
-    if not isinstance(over.type, Array):
+    if not isinstance(over.type, CslArray):
         raise scope.wrong(node.line, f"for over a {over.type}: there are @range and arrays")
     element, count = over.type.element, over.type.sizes[0]
     if writer is None:

@@ -11,7 +11,7 @@ from meshrt.csl.conversions import coerce
 from meshrt.csl.expressions import expression, known, type_of_node
 from meshrt.csl.image import WORD
 from meshrt.csl.scope import Scope
-from meshrt.csl.types import BOOL, FLOAT, INT, STRUCT, Array, Callable, dtype, is_number, nbytes
+from meshrt.csl.types import BOOL, FLOAT, INT, STRUCT, Callable, CslArray, dtype, is_number, nbytes
 from meshrt.csl.values import FunctionRef, MemoryAddress, Module, Slot, StaticVariable, Val
 
 FUNCTION = Callable((), None)  # the type of a function by its name; the signature is looked at where it is called
@@ -54,16 +54,16 @@ def _declare(node: n.Declaration, scope: Scope) -> Val:
         value = coerce(value, kind, scope, node.line)
     kind = kind if value is None else value.type
     if node.kind == "const":
-        if value is None or (value.value is None and value.spot is not None and not isinstance(kind, Array)):
+        if value is None or (value.value is None and value.spot is not None and not isinstance(kind, CslArray)):
             raise scope.wrong(node.line, f"{node.name} is const and has no value that is known before the run")
         if (
-            isinstance(kind, Array)
+            isinstance(kind, CslArray)
             and nbytes(kind)
             and module.image is not None
             and not isinstance(value.spot, MemoryAddress)
         ):
             return Val(kind, value.value, spot=MemoryAddress(_place(node, kind, value.value, scope)))
-        return Val(kind, value.value, spot=value.spot if isinstance(kind, Array) else None)
+        return Val(kind, value.value, spot=value.spot if isinstance(kind, CslArray) else None)
     return variable(node, kind, value, scope, module.values)
 
 
@@ -79,7 +79,7 @@ def variable(node: n.Declaration, kind: Any, value: Val | None, scope: Scope, na
         )
     if nbytes(kind):
         given = None if value is None else value.value
-        if value is not None and given is None and isinstance(value.spot, MemoryAddress) and isinstance(kind, Array):
+        if value is not None and given is None and isinstance(value.spot, MemoryAddress) and isinstance(kind, CslArray):
             at = int(value.spot.address)
             given = image.memory[at : at + nbytes(kind)].view(dtype(kind.element)).reshape(kind.sizes)
         return Val(kind, spot=MemoryAddress(_place(node, kind, given, scope)))
@@ -92,7 +92,7 @@ def _place(node: n.Declaration, kind: Any, value: Any, scope: Scope) -> int:
     address: int = image.allocate(nbytes(kind), node.name, scope.at(node.line), alignment(node, scope))
     if value is not None:
         size = nbytes(kind)
-        of = dtype(kind.element if isinstance(kind, Array) else kind)
+        of = dtype(kind.element if isinstance(kind, CslArray) else kind)
         image.memory[address : address + size].view(of)[:] = np.asarray(value).astype(of).ravel()
     return address
 
@@ -108,7 +108,7 @@ def alignment(node: n.Declaration, scope: Scope) -> int:
 
 
 def initial_value(kind: Any) -> Any:
-    if isinstance(kind, Array):
+    if isinstance(kind, CslArray):
         return np.zeros(kind.sizes, dtype(kind.element) if nbytes(kind.element) else object)
     if is_number(kind):
         return dtype(kind).type(0)

@@ -9,7 +9,9 @@ from typing import Any
 from meshrt.csl.exported import variables
 from meshrt.errors import MeshrtError
 
-Outcome = tuple[list[dict[str, str]], list[float]]  # of each program that ran: what it exports; its last core's cycles
+OrderOutcome = tuple[
+    list[dict[str, str]], list[float]
+]  # of each program that ran: what it exports; its last core's cycles
 
 
 def digests(wafer: Any) -> dict[str, str]:
@@ -21,12 +23,14 @@ def digests(wafer: Any) -> dict[str, str]:
     return {name: digest.hexdigest() for name, digest in sums.items()}
 
 
-def outcome(reports: Sequence[Mapping[str, Any]]) -> Outcome:
+def outcome(reports: Sequence[Mapping[str, Any]]) -> OrderOutcome:
     """Of the reports of programs that ran one after the other, each with `exported`."""
     return [dict(report["exported"]) for report in reports], [report["cycles"]["max"] for report in reports]
 
 
-def compare(first: Outcome, seeds: int, run: Callable[[int | None], Outcome], repeats: bool = False) -> dict[str, Any]:
+def compare(
+    first: OrderOutcome, seeds: int, run: Callable[[int | None], OrderOutcome], repeats: bool = False
+) -> dict[str, Any]:
     """What `seeds` other orders change: names whose numbers differ in some core, or how the run ends.
 
     `repeats`: inputs may be others each time, so what differs with the order as it was is not compared, but `varies`.
@@ -51,7 +55,7 @@ def compare(first: Outcome, seeds: int, run: Callable[[int | None], Outcome], re
     }  # fmt: skip
 
 
-def _differ(first: Outcome, second: Outcome) -> set[str]:
+def _differ(first: OrderOutcome, second: OrderOutcome) -> set[str]:
     return {
         name
         for exports, other in zip(first[0], second[0], strict=False)

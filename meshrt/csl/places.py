@@ -16,8 +16,8 @@ from meshrt.csl.types import (
     STRUCT,
     TYPE,
     TYPES,
-    Array,
     Callable,
+    CslArray,
     Enum,
     Pointer,
     dtype,
@@ -37,7 +37,7 @@ def load(value: Val, scope: Scope) -> Val:
     if spot is None or not (value.code is None and value.value is None):
         return value
     if isinstance(spot, MemoryAddress):
-        if isinstance(value.type, Array):
+        if isinstance(value.type, CslArray):
             return value
         if nbytes(value.type) == 0:
             raise AssertionError
@@ -117,9 +117,9 @@ def element(array: Val, indices: list[Val], scope: Scope, line: int) -> Val:
     """One of an array, or of what a pointer that was read leads to. CslError."""
     if isinstance(array.type, Pointer):
         to = array.type.to
-        kind = to if isinstance(to, Array) else Array((1 << 15,), to)
+        kind = to if isinstance(to, CslArray) else CslArray((1 << 15,), to)
         base: int | str = int(array.value) if array.known else f"int({array.code})"
-    elif isinstance(array.type, Array):
+    elif isinstance(array.type, CslArray):
         kind = array.type
         if array.value is not None and (array.spot is None or isinstance(array.spot, StaticVariable)):
             return _known_element(array, indices, scope, line)
@@ -141,7 +141,7 @@ def element(array: Val, indices: list[Val], scope: Scope, line: int) -> Val:
         for after in kind.sizes[at + 1 :]:
             stride *= after
         if index.known:
-            if isinstance(array.type, Array) and not -1 < int(index.value) < extent:
+            if isinstance(array.type, CslArray) and not -1 < int(index.value) < extent:
                 raise scope.wrong(line, f"index {index.value} of an axis of {extent}")
             fixed += int(index.value) * stride
         else:
@@ -204,7 +204,7 @@ def store(target: Val, value: Val, scope: Scope, line: int) -> None:
     elif isinstance(spot, Element):
         spot.array[spot.index] = value.value
     elif writer is None:
-        if isinstance(spot, MemoryAddress) and isinstance(spot.address, int) and not isinstance(target.type, Array):
+        if isinstance(spot, MemoryAddress) and isinstance(spot.address, int) and not isinstance(target.type, CslArray):
             scope.image.memory.view(dtype(target.type))[spot.address // dtype(target.type).itemsize] = value.value
         elif isinstance(spot, Slot):
             scope.image.objects[spot.index] = value.value
@@ -212,7 +212,7 @@ def store(target: Val, value: Val, scope: Scope, line: int) -> None:
             raise scope.wrong(line, "this cannot be assigned to before the run")
     elif isinstance(spot, MemoryAddress):
         scope.spend(COSTS.store)
-        if isinstance(target.type, Array):
+        if isinstance(target.type, CslArray):
             of = target.type.element
             if value.spot is not None and value.code is None and value.value is None:
                 count, size = target.type.count, dtype(of).itemsize

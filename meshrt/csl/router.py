@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.csl.errors import ColorLimit, CslError
-from meshrt.csl.filters import Counter, Range, filter_of
+from meshrt.csl.filters import Counter, DataRange, filter_of
 from meshrt.errors import nearest
 
 COLORS = 24  # that routers have: higher numbers are of tasks
@@ -32,7 +32,7 @@ class RouterEntry:
     at: int = 0
     ring: bool = False
     pop: str = "no_pop"  # when a router takes its command off a control wavelet
-    filter: Range | Counter | None = None
+    filter: DataRange | Counter | None = None
     swap_x: bool = False
     swap_y: bool = False
     location: Any = None

@@ -15,7 +15,7 @@ from meshrt.csl.modules import alignment, initial_value
 from meshrt.csl.operators import binary
 from meshrt.csl.places import load, store
 from meshrt.csl.scope import Scope
-from meshrt.csl.types import FLOAT, INT, VOID, Array, nbytes
+from meshrt.csl.types import FLOAT, INT, VOID, CslArray, nbytes
 from meshrt.csl.values import Local, MemoryAddress, StaticVariable, Val
 
 
@@ -57,16 +57,18 @@ def _declaration(node: n.Declaration, scope: Scope) -> None:
     if writer is None:
         if node.kind == "const":
             assert value is not None
-            scope.names[node.name] = Val(kind, value.value, value.code, value.spot if isinstance(kind, Array) else None)
+            scope.names[node.name] = Val(
+                kind, value.value, value.code, value.spot if isinstance(kind, CslArray) else None
+            )
         else:
             initial = initial_value(kind) if value is None else value.value
             initial = initial.copy() if isinstance(initial, np.ndarray) else initial
             scope.names[node.name] = Val(kind, initial, spot=StaticVariable(scope.names, node.name))
         return
-    if node.kind == "const" and value is not None and value.known and not isinstance(kind, Array):
+    if node.kind == "const" and value is not None and value.known and not isinstance(kind, CslArray):
         scope.names[node.name] = Val(kind, value.value)
         return
-    if isinstance(kind, Array) or (node.name in writer.taken and nbytes(kind)):
+    if isinstance(kind, CslArray) or (node.name in writer.taken and nbytes(kind)):
         _stack(node, kind, value, scope)
         return
     if kind in (INT, FLOAT):

@@ -12,7 +12,7 @@ from meshrt.csl.costs import COSTS
 from meshrt.csl.expressions import expression, known, place
 from meshrt.csl.router import check_color
 from meshrt.csl.scope import Scope
-from meshrt.csl.types import STRUCT, TYPES, VOID, Array, Callable, Pointer, nbytes
+from meshrt.csl.types import STRUCT, TYPES, VOID, Callable, CslArray, Pointer, nbytes
 from meshrt.csl.values import FunctionRef, MemoryAddress, Val
 from meshrt.csl.vectors import FifoName
 
@@ -97,7 +97,7 @@ def _export_symbol(node: n.Builtin, scope: Scope) -> Val:
         name = node.arguments[0].name
     else:
         raise scope.wrong(node.line, "@export_symbol of what has no name")
-    if not isinstance(exported.type, Callable | Pointer | Array) and not isinstance(exported.spot, MemoryAddress):
+    if not isinstance(exported.type, Callable | Pointer | CslArray) and not isinstance(exported.spot, MemoryAddress):
         raise scope.wrong(
             node.line, f"@export_symbol of a {exported.type}: functions, and what lies in memory, can be seen"
         )
@@ -188,7 +188,7 @@ def _initialize_queue(node: n.Builtin, scope: Scope) -> Val:
 def _allocate_fifo(node: n.Builtin, scope: Scope) -> Val:
     image = _tile(node, scope)
     buffer = place(node.arguments[0], scope)
-    if not isinstance(buffer.type, Array):
+    if not isinstance(buffer.type, CslArray):
         raise scope.wrong(node.line, f"@allocate_fifo of a {buffer.type}: an array is its memory")
     options = known(node.arguments[1], scope, "a FIFO's options").value if len(node.arguments) > 1 else {}
     marks = {}

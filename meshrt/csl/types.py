@@ -30,7 +30,7 @@ class Pointer:
 
 
 @dataclass(frozen=True)
-class Array:
+class CslArray:
     sizes: tuple[int, ...]
     element: Any
 
@@ -111,7 +111,7 @@ def is_dsd(kind: Any) -> bool:
 
 def nbytes(kind: Any) -> int:
     """What a value takes in memory; 0 where it takes no place there."""
-    if isinstance(kind, Array):
+    if isinstance(kind, CslArray):
         return kind.count * nbytes(kind.element)
     if isinstance(kind, Pointer | Enum):
         return 2

@@ -15,7 +15,7 @@ from meshrt.csl.operations import OPERATIONS, Options
 from meshrt.csl.pending import SPACE
 from meshrt.csl.scope import Scope, Writer
 from meshrt.csl.tilebuiltins import NOTHING, task_number
-from meshrt.csl.types import DSRS, NATIVE, TYPES, VOID, Array, Pointer, dtype, is_dsd, nbytes
+from meshrt.csl.types import DSRS, NATIVE, TYPES, VOID, CslArray, Pointer, dtype, is_dsd, nbytes
 from meshrt.csl.values import FunctionRef, Val
 from meshrt.csl.vectors import Dsr
 
@@ -102,7 +102,7 @@ def _operand(operand: Val, at: int, name: str, scope: Scope, line: int) -> Val:
     ):
         return operand
     if isinstance(operand.type, Pointer):
-        element = operand.type.to.element if isinstance(operand.type.to, Array) else operand.type.to
+        element = operand.type.to.element if isinstance(operand.type.to, CslArray) else operand.type.to
         text = f"Mem({number(operand)}, {nbytes(element)}, (), (), {dtype(element).str[1:]!r})"
         return Val(TYPES["mem1d_dsd"], code=text)
     if at == 0:

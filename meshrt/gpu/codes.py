@@ -17,7 +17,7 @@ from meshrt.records import dataclass
 UNIT = 32
 BLOCK = 1 << 17  # numbers that are rebuilt together
 
-Way = Literal["fused", "apart", "unfused"]  # how a product is computed (operations.py, coded_matmuls)
+ProductWay = Literal["fused", "apart", "unfused"]  # how a product is computed (operations.py, coded_matmuls)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class GpuCodes:
         return len(self.codes) != self.rows
 
 
-Factor: TypeAlias = np.ndarray | tuple[GpuCodes, ...]  # float16 in value, or codes of parts on top of each other
+GpuFactor: TypeAlias = np.ndarray | tuple[GpuCodes, ...]  # float16 in value, or codes of parts on top of each other
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Thin:
     """U [rows, rank] V [rank, columns], which is added to these rows of a matrix."""
 
     rows: slice
-    u: Factor
-    v: Factor
+    u: GpuFactor
+    v: GpuFactor
     rank: int
 
     @property
@@ -73,7 +73,7 @@ class GpuMatrix:
 
     codes: GpuCodes
     thin: tuple[Thin, ...]
-    way: Way
+    way: ProductWay
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -81,7 +81,7 @@ class GpuMatrix:
         return self.codes.columns, self.codes.rows
 
 
-def factor_bytes(factor: Factor) -> int:
+def factor_bytes(factor: GpuFactor) -> int:
     return 2 * factor.size if isinstance(factor, np.ndarray) else sum(part.nbytes for part in factor)
 
 
@@ -206,7 +206,7 @@ class Factored:
         return self.numbers
 
 
-def room_for_factor(factor: Factor) -> Factored:
+def room_for_factor(factor: GpuFactor) -> Factored:
     if isinstance(factor, np.ndarray):
         return Factored(factor, ())
     rows, columns = sum(part.rows for part in factor), factor[0].columns

@@ -16,15 +16,15 @@ import numpy as np
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.memory import Budget
 from meshrt.gpu.plan import StaticPlan
-from meshrt.gpu.timing import RowKernel, Shape, plain_seconds, products_seconds, rows_seconds
+from meshrt.gpu.timing import ProductShape, RowKernel, plain_seconds, products_seconds, rows_seconds
 from meshrt.ranks.group import hollow
 from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
 
 _NONE: Mapping[str, int] = MappingProxyType({})
 COMPUTED = np.dtype(np.float32)  # what numbers are computed in, whatever they are counted as
-Buffer = tuple[np.ndarray, Any]  # and the dtype that it is counted in; None: the GPU's
-Call = tuple[Callable[..., object], np.ndarray, tuple[Any, ...]]  # of a kernel
+KernelBuffer = tuple[np.ndarray, Any]  # and the dtype that it is counted in; None: the GPU's
+KernelCall = tuple[Callable[..., object], np.ndarray, tuple[Any, ...]]  # of a kernel
 
 
 class Cost:
@@ -80,9 +80,9 @@ class Gpu:
     counters: GpuCounters = field(default_factory=GpuCounters)
     plan: StaticPlan | None = None  # that is being recorded
     noted: StaticPlan | None = None  # what is launched now, to be counted again
-    fusing: list[Call] | None = None  # kernels of which one is being made
+    fusing: list[KernelCall] | None = None  # kernels of which one is being made
     costs: dict[tuple[Any, ...], Cost] = field(default_factory=dict)  # that are not set anew, by what was asked for
-    scopes: list[list[Buffer]] = field(default_factory=list)  # buffers made since each open scope began
+    scopes: list[list[KernelBuffer]] = field(default_factory=list)  # buffers made since each open scope began
     trace: list[Event] | None = None  # what ran when, if somebody wants to look at it
     place: int = -1  # `index`, unless another is given
 
@@ -105,7 +105,7 @@ class Gpu:
             cost = self.costs[key] = Cost(self.device, flops, nbytes, _NONE, seconds)
         return cost
 
-    def cost_of_products(self, shapes: tuple[Shape, ...], numbers: int) -> Cost:
+    def cost_of_products(self, shapes: tuple[ProductShape, ...], numbers: int) -> Cost:
         """Of one kernel for these products; they read and write so many numbers, of the GPU's own dtype."""
         item = self.dtype.itemsize
         cost = self.costs.get((shapes, numbers, item))
@@ -227,6 +227,6 @@ class Gpu:
             self.memory.give_back("workspace", sum(self.size(*buffer) for buffer in buffers))
 
 
-def _in_turn(_: np.ndarray, calls: Sequence[Call]) -> None:
+def _in_turn(_: np.ndarray, calls: Sequence[KernelCall]) -> None:
     for kernel, out, args in calls:
         kernel(out, *args)

@@ -18,7 +18,7 @@ from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 from meshrt.ranks.course import CollectiveCourse
 from meshrt.ranks.group import EVERY, Group, Traffic
-from meshrt.ranks.pairs import Table
+from meshrt.ranks.pairs import PairTable
 from meshrt.ranks.rings import Link, RingCollective
 from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
@@ -129,7 +129,7 @@ class Gpus:
         return self._together("broadcast", parts, outs, (root,), self.itemsize())
 
     def all_to_all(
-        self, parts: Sequence[Arrays], outs: Sequence[Arrays], rows: Table, row_bytes: int
+        self, parts: Sequence[Arrays], outs: Sequence[Arrays], rows: PairTable, row_bytes: int
     ) -> None:  # fmt: skip
         """Each GPU's arrays, rows in order of the GPUs that they are for, to `outs`, in order of those that sent them.
 

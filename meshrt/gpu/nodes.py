@@ -21,7 +21,7 @@ from meshrt.ranks.course import BETWEEN, INSIDE, CollectiveCourse, Members, seco
 from meshrt.ranks.group import Group, hollow
 from meshrt.ranks.hierarchy import ALGORITHMS, Steps, collective, send
 from meshrt.ranks.hierarchy import all_to_all as all_to_all_steps
-from meshrt.ranks.pairs import Held, Table
+from meshrt.ranks.pairs import HeldParts, PairTable
 from meshrt.ranks.rings import Link
 from meshrt.records import dataclass
 
@@ -105,7 +105,7 @@ def course(
 
 
 def all_to_all(
-    gpus: Joined, parts: Sequence[Arrays], rows: Table, row_bytes: int
+    gpus: Joined, parts: Sequence[Arrays], rows: PairTable, row_bytes: int
 ) -> tuple[CollectiveCourse, float, list[Arrays]]:  # fmt: skip
     """An all-to-all to be run, what it takes before its first step, and for each hosted GPU the bytes of all parts,
     source * count + target of them, where they are and come to."""
@@ -132,7 +132,7 @@ def all_to_all(
     return made, way.start, held
 
 
-def arrived(parts: Arrays, member: int, rows: Table, payload: bool) -> Held:
+def arrived(parts: Arrays, member: int, rows: PairTable, payload: bool) -> HeldParts:
     """Of these parts the bytes of those for a member, as a group unpacks them; nothing without payload."""
     count = len(rows) if payload else 0
     return {
@@ -141,7 +141,7 @@ def arrived(parts: Arrays, member: int, rows: Table, payload: bool) -> Held:
     }  # fmt: skip
 
 
-def _way_to_all(gpus: Joined, rows: Table, row_bytes: int, places: tuple[int, ...]) -> CollectiveWay:
+def _way_to_all(gpus: Joined, rows: PairTable, row_bytes: int, places: tuple[int, ...]) -> CollectiveWay:
     """The asked one, or the one that would be over first."""
     device, size = gpus.device, gpus.count
     share = size // len({*places})

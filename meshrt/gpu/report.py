@@ -5,13 +5,13 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from meshrt.energy import PICO, Counts, Loads, energy_row, with_energy
+from meshrt.energy import PICO, Counts, PowerLoads, energy_row, with_energy
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.meter import reading
 from meshrt.kinds import TableRow, row_of
 from meshrt.machine import Measured
-from meshrt.ranks.devicemaps import Stretch, write_device_maps
+from meshrt.ranks.devicemaps import DeviceStretch, write_device_maps
 from meshrt.units import short, size
 
 # What a map shows, its unit, and the counter that it adds up to ("sum") or has as its largest number ("max").
@@ -96,7 +96,7 @@ def _counts(part: Mapping[str, Any], gpus: int) -> Counts:
     }
 
 
-def _loads(counts: Counts, device: GpuDevice) -> Loads:
+def _loads(counts: Counts, device: GpuDevice) -> PowerLoads:
     return {
         "links": [(PICO * counts["link_bits"], device.link_picojoules)],
         "memory": [(PICO * counts["memory_bits"], device.memory_picojoules)],
@@ -158,10 +158,10 @@ def _write_maps(
         return {"link_bytes": sent, **kept}
 
     whole = numbers([part for share in shares for part in share["whole"]])
-    stretches = [("total", Stretch(seconds, gpus.sampled, {**whole, "memory": peaks}))]
+    stretches = [("total", DeviceStretch(seconds, gpus.sampled, {**whole, "memory": peaks}))]
     for name, phase in gpus.phases.items():
         of_phase = numbers([part for share in shares for part in share["phases"][name]])
-        stretches.append((name, Stretch(phase.seconds, gpus.sampled, of_phase)))
+        stretches.append((name, DeviceStretch(phase.seconds, gpus.sampled, of_phase)))
     limits = {"memory": gpus.device.memory_bytes}
     write_device_maps(path, "GPU", gpus.device.name, limits, MAPS, stretches)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from meshrt.gpu.device import GpuDevice
 
-Shape = tuple[int, int, int]  # of a product [m, k] @ [k, n]
+ProductShape = tuple[int, int, int]  # of a product [m, k] @ [k, n]
 
 # What kernels of matrix products there are: rows and columns of the result that a block of threads computes, and the
 # parts that the inner dimension is cut into, which have to be added up afterwards (split-K). Those of cuBLAS and
@@ -73,7 +73,7 @@ def rows_seconds(device: GpuDevice, kernel: RowKernel, rows: Any, width: Any, nb
 
 
 @lru_cache(1 << 14)
-def products_seconds(device: GpuDevice, shapes: Sequence[Shape], itemsize: int) -> float:
+def products_seconds(device: GpuDevice, shapes: Sequence[ProductShape], itemsize: int) -> float:
     """Of one kernel that computes these products, with the tile and the split of the inner dimension that suit best."""
     whole = [shape for shape in shapes if 0 not in shape]
     if not whole:

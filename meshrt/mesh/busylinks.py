@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from meshrt.mesh.device import Device
+from meshrt.mesh.linktrace import MeshLink
 from meshrt.mesh.mesh import PORT_NAMES, STEP
 from meshrt.ranks.trace import Numbers
 
 if TYPE_CHECKING:
     from meshrt.mesh.exchange.retrace import Journal
-
-Link = tuple[int, int]  # core y * W + x of the mesh, port
 
 
 class LinkTrack(NamedTuple):
@@ -94,8 +93,8 @@ class _Crossings(NamedTuple):
 
 
 def _of_transfers(
-    parts: Sequence[Sequence[np.ndarray]], sends: Mapping[int, tuple[str, int, float]], width: int, chosen: set[Link],
-    numbers: Numbers,
+    parts: Sequence[Sequence[np.ndarray]], sends: Mapping[int, tuple[str, int, float]], width: int,
+    chosen: set[MeshLink], numbers: Numbers,
 ) -> _Crossings:  # fmt: skip
     """What crossed those links, of what all ranks have seen, and when it asked: when it was there from where it was."""
     columns = [np.concatenate(column) for column in zip(*filter(None, parts), strict=True)]

@@ -20,7 +20,7 @@ from meshrt.mesh.meter import Links
 from meshrt.ranks import hostmemory
 from meshrt.records import dataclass
 
-Core = tuple[int, int]  # (x, y)
+Coordinates = tuple[int, int]  # (x, y)
 MOST_BYTES = 64 << 20  # of a file of defects: all cores of a wafer, and their links
 
 
@@ -35,7 +35,7 @@ class Defects:
     links: np.ndarray
 
     @property
-    def size(self) -> Core:
+    def size(self) -> Coordinates:
         height, width = self.cores.shape
         return width, height
 
@@ -100,7 +100,7 @@ def read_defects(path: str, width: int, height: int) -> Defects:
     return defects
 
 
-def _place(path: str, kind: str, entry: Any, length: int, width: int, height: int) -> Core:
+def _place(path: str, kind: str, entry: Any, length: int, width: int, height: int) -> Coordinates:
     if not (isinstance(entry, list) and len(entry) == length and all(type(number) is int for number in entry[:2])):
         form = "[x, y]" if length == 2 else "[x, y, port]"
         raise UsageError(f"--defects {path}: {entry!r} in {kind} is not of the form {form}")
@@ -221,7 +221,7 @@ def reverse(link: tuple[int, int, int]) -> tuple[int, int, int]:
 def shortest(defects: Defects, start: Any, goal: Any) -> tuple[tuple[int, int, int], ...] | None:
     """The links of a shortest way through healthy routers, None where there is none. Ports are tried in their order."""
     start, goal = (int(start[0]), int(start[1])), (int(goal[0]), int(goal[1]))
-    link_to: dict[Core, tuple[int, int, int]] = {}
+    link_to: dict[Coordinates, tuple[int, int, int]] = {}
     queue = deque([start])
     while queue:
         x, y = queue.popleft()

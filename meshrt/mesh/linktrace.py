@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from meshrt.mesh.wires.lines import View
     from meshrt.mesh.wires.schedule import Schedule
 
-Link = tuple[int, int]  # core y * W + x of the mesh, port
+MeshLink = tuple[int, int]  # core y * W + x of the mesh, port
 
 
 TOGETHER = 1 << 17  # times of what is watched, of as many transfers as that is, that are looked through in one
-Times = tuple[np.ndarray, np.ndarray]  # of what is watched: when it is free, and from when on it was idle before
+LinkTimes = tuple[np.ndarray, np.ndarray]  # of what is watched: when it is free, and from when on it was idle before
 
 
 class SeenTransfer(NamedTuple):
@@ -33,11 +33,11 @@ class SeenTransfer(NamedTuple):
     """
 
     sent: int
-    course: Times
+    course: LinkTimes
     busy: float
     alpha: float
-    before: Times
-    after: Times
+    before: LinkTimes
+    after: LinkTimes
 
 
 @dataclass(eq=False)
@@ -53,7 +53,7 @@ class WatchedLinks:
     number: int  # of the block
     mesh: Mesh
     clock: Clock
-    chosen: Sequence[Link]
+    chosen: Sequence[MeshLink]
     moments: "Moments"
     at: np.ndarray  # positions in the clock's cells of what is watched
     idle_at: np.ndarray  # and in its `idle`
@@ -68,13 +68,13 @@ class WatchedLinks:
     sends: dict[int, tuple[str, int, float]] = field(default_factory=dict)
     started: dict[int, int] = field(default_factory=dict)  # of transfers whose heads wait (heads.py), their number
 
-    def before(self) -> Times:
+    def before(self) -> LinkTimes:
         """A transfer begins."""
         return self.clock.cells.reshape(-1).take(self.at), self.clock.idle.reshape(-1).take(self.idle_at)
 
     def after(
         self, sent: int, schedule: "Schedule", views: "tuple[View, ...]", nbytes: int, busy: float, alpha: float,
-        before: Times,
+        before: LinkTimes,
     ) -> None:  # fmt: skip
         """It has been replayed, or, where heads have to wait for each other, its packets have left their cores."""
         if sent >= self.moments.most:

@@ -8,7 +8,7 @@ import numpy as np
 from meshrt.mesh.memory import CoreMemory
 from meshrt.records import dataclass
 
-Held = tuple[tuple[str, int], ...]  # names and their bytes, of what is equal at all cores
+NamedBytes = tuple[tuple[str, int], ...]  # names and their bytes, of what is equal at all cores
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class Peaks:
     most: np.ndarray
     moment: np.ndarray
     entries: np.ndarray
-    moments: dict[Held, int] = field(default_factory=dict)
+    moments: dict[NamedBytes, int] = field(default_factory=dict)
     apart: dict[str, np.ndarray] = field(default_factory=dict)
 
     def names(self, core: tuple[int, int]) -> dict[str, int]:
@@ -49,7 +49,7 @@ class NamedMemory(CoreMemory):
 
     peaks: Peaks | None = None
     high: int = -1  # nothing yet
-    held: Held = ()
+    held: NamedBytes = ()
 
     def watch(self, peaks: Peaks) -> None:
         """Enter what comes from now on, and what is held now, in these."""

@@ -6,7 +6,7 @@ from functools import partial
 from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
-from meshrt.energy import PICO, Counts, Loads, energy_row, with_energy
+from meshrt.energy import PICO, Counts, PowerLoads, energy_row, with_energy
 from meshrt.kinds import TableRow, row_of
 from meshrt.machine import Measured
 from meshrt.mesh.block import Block
@@ -73,7 +73,7 @@ def _counts(part: Mapping[str, Any]) -> Counts:
     }
 
 
-def _loads(counts: Counts, device: Device) -> Loads:
+def _loads(counts: Counts, device: Device) -> PowerLoads:
     return {
         "links": [(PICO * counts["hop_bits"], device.hop_picojoules)],
         "memory": [(PICO * counts["memory_bits"], device.memory_picojoules)],

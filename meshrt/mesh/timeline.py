@@ -35,7 +35,7 @@ STEPS = 20_000  # of a core that are kept: what follows is one step, "not kept"
 
 NOTES = 8192  # that are made into steps together
 
-Step = tuple[str, float, float]  # what, and from when to when, in cycles
+TimelineStep = tuple[str, float, float]  # what, and from when to when, in cycles
 
 
 class CoreSteps(NamedTuple):
@@ -174,7 +174,11 @@ def choose(
 
 
 def write_timeline(
-    timeline: Timeline, control: Control, device: Device, phases: Sequence[Step], crossed: Mapping[str, np.ndarray]
+    timeline: Timeline,
+    control: Control,
+    device: Device,
+    phases: Sequence[TimelineStep],
+    crossed: Mapping[str, np.ndarray],
 ) -> None:
     """All ranks' steps and the critical path, in the Trace Event Format (JSON), in microseconds; cycles are told too.
 
@@ -207,7 +211,8 @@ def write_timeline(
 
 def _events(
     parts: "Sequence[BlockEvents]", tracks: Sequence[tuple[str, tuple[int, int], list[str], CoreSteps]],
-    lasts: "Sequence[Mapping[int, Last]]", links: Sequence[Mapping[str, Any]], device: Device, phases: Sequence[Step],
+    lasts: "Sequence[Mapping[int, Last]]", links: Sequence[Mapping[str, Any]], device: Device,
+    phases: Sequence[TimelineStep],
 ) -> Iterator[str]:  # fmt: skip
     """All lines, one after the other: each is written, and let go, before the next is made."""
     from meshrt.mesh.criticalpath import follow
@@ -275,7 +280,7 @@ def _of_links(
     return link_tracks(shares, journals, device, end, numbers)
 
 
-def _event(process: str, track: str, step: Step, device: Device) -> dict[str, Any]:
+def _event(process: str, track: str, step: TimelineStep, device: Device) -> dict[str, Any]:
     name, begin, end = step
     scale = 1e6 / device.clock_hz
     return {"name": name, "ph": "X", "pid": process, "tid": track, "ts": scale * begin, "dur": scale * (end - begin),

@@ -18,13 +18,13 @@ from meshrt.neuron.operand import Operand
 from meshrt.neuron.tile import Deferred, Tile, as_tile
 from meshrt.neuron.timeline import ComputeEngine
 
-Op = Callable[..., Any]  # of arrays, such as np.add and np.exp
+ElementwiseOp = Callable[..., Any]  # of arrays, such as np.add and np.exp
 FAST_OPS = (np.add, np.subtract, np.multiply)  # two of bfloat16 at a time
 FAST_REDUCTIONS = (np.add, np.maximum)
 
 
 def activation(
-    op: Op, data: Operand, *, bias: Operand | None = None, scale: float | Operand = 1.0, dtype: Any = None
+    op: ElementwiseOp, data: Operand, *, bias: Operand | None = None, scale: float | Operand = 1.0, dtype: Any = None
 ) -> Deferred:
     """op(data * scale + bias), element by element, on the scalar engine: n cycles. bias, a tile as scale: [p, 1]."""
     check_op("activation", op, 1)
@@ -33,7 +33,7 @@ def activation(
 
 
 def activation_reduce(
-    op: Op, data: Operand, *, reduce_op: Op, reduce_res: Tile, bias: Operand | None = None,
+    op: ElementwiseOp, data: Operand, *, reduce_op: ElementwiseOp, reduce_res: Tile, bias: Operand | None = None,
     scale: float | Operand = 1.0, dtype: Any = None,
 ) -> Deferred:  # fmt: skip
     """activation, and reduce_op along the free axes of its result into reduce_res [p, 1]: n + `least_cycles` cycles."""
@@ -59,7 +59,7 @@ def activation_reduce(
 
 
 def tensor_tensor(
-    data1: Operand, data2: Operand, op: Op, *, dtype: Any = None, engine: ComputeEngine | None = None
+    data1: Operand, data2: Operand, op: ElementwiseOp, *, dtype: Any = None, engine: ComputeEngine | None = None
 ) -> Deferred:
     """op(data1, data2), element by element, on the vector engine: 2n cycles.
 
@@ -80,9 +80,9 @@ def tensor_tensor(
 
 
 def tensor_scalar(
-    data: Operand, op0: Op, operand0: float | Operand, reverse0: bool = False, op1: Op | None = None,
-    operand1: float | Operand | None = None, reverse1: bool = False, *, dtype: Any = None,
-    engine: ComputeEngine | None = None,
+    data: Operand, op0: ElementwiseOp, operand0: float | Operand, reverse0: bool = False,
+    op1: ElementwiseOp | None = None, operand1: float | Operand | None = None, reverse1: bool = False, *,
+    dtype: Any = None, engine: ComputeEngine | None = None,
 ) -> Deferred:  # fmt: skip
     """op0(data, operand0), then op1(that, operand1), on the vector engine: n cycles, for one op as for two.
 
@@ -114,8 +114,8 @@ def tensor_copy(src: Operand, *, dtype: Any = None, engine: ComputeEngine | None
 
 
 def tensor_reduce(
-    op: Op, data: Operand, axis: int | Sequence[int] | None = None, *, dtype: Any = None, negate: bool = False,
-    keepdims: bool = False,
+    op: ElementwiseOp, data: Operand, axis: int | Sequence[int] | None = None, *, dtype: Any = None,
+    negate: bool = False, keepdims: bool = False,
 ) -> Deferred:  # fmt: skip
     """add, maximum or minimum along the last axes, or all free ones, on the vector engine: n cycles.
 
@@ -169,7 +169,7 @@ def free_elements(shape: tuple[int, ...]) -> int:
     return prod(shape[1:])
 
 
-def _activated(op: Op, data: Operand, bias: Any, scale: Any) -> tuple[list[Tile], Callable[[], np.ndarray]]:
+def _activated(op: ElementwiseOp, data: Operand, bias: Any, scale: Any) -> tuple[list[Tile], Callable[[], np.ndarray]]:
     tile, factor, shift = as_tile(data), _scalar("scale", scale, data), _scalar("bias", bias, data)
 
     def compute() -> np.ndarray:
@@ -204,7 +204,7 @@ def _tiles(*scalars: Any) -> list[Tile]:
     return [scalar for scalar in scalars if isinstance(scalar, Tile)]
 
 
-def _reduced(op: Op, x: np.ndarray) -> np.ndarray:
+def _reduced(op: ElementwiseOp, x: np.ndarray) -> np.ndarray:
     """Along the last axis, which stays with a size of 1; op is a ufunc, or a reduction such as np.max."""
     reduced: np.ndarray = getattr(op, "reduce", op)(x, axis=-1, keepdims=True)
     return reduced

@@ -20,7 +20,7 @@ __all__ = (
     "tanh", "transpose",
 )  # fmt: skip
 
-Axis = int | Sequence[int] | None
+ReducedAxes = int | Sequence[int] | None
 
 add, subtract, multiply, divide = np.add, np.subtract, np.multiply, np.divide
 maximum, minimum = np.maximum, np.minimum
@@ -84,7 +84,7 @@ def relu(x: np.ndarray) -> np.ndarray:
 
 
 def _reduction(op: np.ufunc, doc: str) -> Callable[..., Any]:
-    def reduce(x: Any, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Any:
+    def reduce(x: Any, axis: ReducedAxes = None, *, dtype: Any = None, keepdims: bool = False) -> Any:
         if isinstance(x, Operand):
             return elementwise.tensor_reduce(op, x, axis, dtype=dtype, keepdims=keepdims)
         return op.reduce(x, axis=axis, keepdims=keepdims)
@@ -98,7 +98,7 @@ min = _reduction(np.minimum, "The smallest along the last axes.")
 sum = _reduction(np.add, "The sum along the last axes.")
 
 
-def mean(x: Operand, axis: Axis = None, *, dtype: Any = None) -> Deferred:
+def mean(x: Operand, axis: ReducedAxes = None, *, dtype: Any = None) -> Deferred:
     """The mean along the last axes: a sum and a product."""
     total = as_tile(elementwise.tensor_reduce(np.add, x, axis, dtype=np.float32))
     tile = as_tile(x)

@@ -5,14 +5,14 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from meshrt.energy import PICO, Counts, Loads, energy_row, with_energy
+from meshrt.energy import PICO, Counts, PowerLoads, energy_row, with_energy
 from meshrt.kinds import TableRow, row_of
 from meshrt.machine import Measured
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NeuronDevice
 from meshrt.neuron.engines import COUNTS, NeuronPhase
-from meshrt.ranks.devicemaps import Stretch, write_device_maps
+from meshrt.ranks.devicemaps import DeviceStretch, write_device_maps
 from meshrt.units import short, size
 
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma")
@@ -94,7 +94,7 @@ def _counts(part: Mapping[str, Any], cores: int) -> Counts:
     }
 
 
-def _loads(counts: Counts, device: NeuronDevice) -> Loads:
+def _loads(counts: Counts, device: NeuronDevice) -> PowerLoads:
     return {
         "links": [(PICO * counts["link_bits"], device.link_picojoules)],
         "memory": [
@@ -142,7 +142,10 @@ def _write_maps(cores: Cores, path: str, stretches: Sequence[Sequence[Mapping[st
         return counts
 
     named = [
-        (str(parts[0]["name"]), Stretch(max(part["end"] - part["begin"] for part in parts), False, numbers(parts)))
+        (
+            str(parts[0]["name"]),
+            DeviceStretch(max(part["end"] - part["begin"] for part in parts), False, numbers(parts)),
+        )
         for parts in stretches
     ]
     sbuf, hbm = cores.device.partitions * cores.device.sbuf_partition_bytes, cores.device.hbm_bytes

@@ -19,7 +19,7 @@ from meshrt.neuron.tile import Tile
 from meshrt.ranks.group import Traffic
 from meshrt.ranks.snapshot import Snapshot, SnapshotPart
 
-Tiles = Mapping[str, Tile]  # by name: what a program holds between two tokens, of it what was written
+NamedTiles = Mapping[str, Tile]  # by name: what a program holds between two tokens, of it what was written
 
 
 def settings(cores: Cores) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def settings(cores: Cores) -> dict[str, Any]:
     return {"--cores": cores.count}
 
 
-def describe(cores: Cores, held: Sequence[Tiles]) -> tuple[dict[str, Any], dict[str, SnapshotPart]]:
+def describe(cores: Cores, held: Sequence[NamedTiles]) -> tuple[dict[str, Any], dict[str, SnapshotPart]]:
     """The facts, whole at rank 0 only, and this rank's parts of the arrays. All ranks call it together.
 
     `held` has the tiles of each hosted core. No instruction is without its result.
@@ -43,7 +43,7 @@ def describe(cores: Cores, held: Sequence[Tiles]) -> tuple[dict[str, Any], dict[
     return facts, _parts(cores, held)
 
 
-def restore(cores: Cores, held: Sequence[Tiles], snapshot: Snapshot) -> None:
+def restore(cores: Cores, held: Sequence[NamedTiles], snapshot: Snapshot) -> None:
     """Let these cores go on from where those of `describe` were, on any number of ranks.
 
     The phase that was running then has to be running now: it takes over what was counted.
@@ -55,7 +55,7 @@ def restore(cores: Cores, held: Sequence[Tiles], snapshot: Snapshot) -> None:
         traffic |= {str(kind): Traffic(int(a), int(b)) for kind, (a, b) in core_facts[core.index]["traffic"].items()}
 
 
-def _parts(cores: Cores, held: Sequence[Tiles]) -> dict[str, SnapshotPart]:
+def _parts(cores: Cores, held: Sequence[NamedTiles]) -> dict[str, SnapshotPart]:
     """The numbers of the tiles, each an array [1, elements] of its own, as a tile may have another shape elsewhere."""
     if not cores.payload:
         return {}
@@ -66,7 +66,7 @@ def _parts(cores: Cores, held: Sequence[Tiles]) -> dict[str, SnapshotPart]:
     }
 
 
-def _core(core: NeuronCore, tiles: Tiles) -> dict[str, Any]:
+def _core(core: NeuronCore, tiles: NamedTiles) -> dict[str, Any]:
     dma = core.dma
     return {
         "counts": core.counts,
@@ -88,7 +88,7 @@ def _store(store: Store) -> list[Any]:
     return [store.ready, store.idle, store.used, store.resident, store.saved]
 
 
-def _restore(core: NeuronCore, tiles: Tiles, facts: Mapping[str, Any]) -> None:
+def _restore(core: NeuronCore, tiles: NamedTiles, facts: Mapping[str, Any]) -> None:
     for name, was in facts["identities"].items():
         _restore_store(core_identity(core, known(name)).store, was)
     for name, tile in tiles.items():

@@ -8,7 +8,7 @@ from typing import Any
 from meshrt.nki.kernel import Kernel, jit
 
 
-class Timed(Kernel):
+class TimedKernel(Kernel):
     """A kernel that has `benchmark_result` after its launch: the same virtual time at every percentile."""
 
     @property
@@ -23,7 +23,7 @@ def benchmark(kernel: Any = None, **options: Any) -> Any:
     if kernel is None or not callable(kernel):
         return lambda decorated: benchmark(decorated, **options)
     jitted = kernel if isinstance(kernel, Kernel) else jit(kernel)
-    return Timed(jitted.function, jitted.how)
+    return TimedKernel(jitted.function, jitted.how)
 
 
 baremetal = profile = benchmark

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.nki.pattern import Pattern, Reach
+from meshrt.nki.pattern import AccessPattern, Reach
 
 
 class ds(NamedTuple):
@@ -18,7 +18,7 @@ class ds(NamedTuple):
     size: int
 
 
-def indexed(pattern: Pattern, key: Any, keep_first: bool) -> Pattern:
+def indexed(pattern: AccessPattern, key: Any, keep_first: bool) -> AccessPattern:
     """The part of a pattern that `key` says. UsageError.
 
     keep_first: the first axis is the partitions; a number there leaves it with a size of 1. Indices beyond the tensor
@@ -80,14 +80,14 @@ def indexed(pattern: Pattern, key: Any, keep_first: bool) -> Pattern:
         return _gathered(pattern, items, shape, common, before)
     kept = tuple(reach for reach in reaches if reach.excess(shape) is not None)
     carried = _carried(pattern, reaches)
-    return Pattern(shape, tuple(strides), offset, (*carried, *kept))
+    return AccessPattern(shape, tuple(strides), offset, (*carried, *kept))
 
 
 def _next(out: int, before: int, common: tuple[int, ...]) -> int:
     return out + 1 + (len(common) if out + 1 == before and before > 0 else 0)
 
 
-def _carried(pattern: Pattern, reaches: list[Reach]) -> tuple[Reach, ...]:
+def _carried(pattern: AccessPattern, reaches: list[Reach]) -> tuple[Reach, ...]:
     """Unchecked indices of the pattern that is indexed again, in the axes of the result."""
     carried = []
     for old in pattern.reaches:
@@ -99,7 +99,7 @@ def _carried(pattern: Pattern, reaches: list[Reach]) -> tuple[Reach, ...]:
     return tuple(carried)
 
 
-def _items(pattern: Pattern, key: Any) -> list[Any]:
+def _items(pattern: AccessPattern, key: Any) -> list[Any]:
     """One entry for each axis, and None for new ones; numbers as int, index arrays as arrays of int64."""
     items = [_item(item, pattern) for item in (key if isinstance(key, tuple) and not isinstance(key, ds) else (key,))]
     rank, given = len(pattern.sizes), sum(item is not None and item is not Ellipsis for item in items)
@@ -114,7 +114,7 @@ def _items(pattern: Pattern, key: Any) -> list[Any]:
     return items
 
 
-def _item(item: Any, pattern: Pattern) -> Any:
+def _item(item: Any, pattern: AccessPattern) -> Any:
     if item is None or item is Ellipsis or isinstance(item, slice | ds):
         return item
     if hasattr(item, "as_index"):  # a tile with indices in it
@@ -164,8 +164,8 @@ def _affine(array: np.ndarray) -> tuple[int, list[int]] | None:
 
 
 def _gathered(
-    pattern: Pattern, items: list[Any], shape: tuple[int, ...], common: tuple[int, ...], before: int
-) -> Pattern:
+    pattern: AccessPattern, items: list[Any], shape: tuple[int, ...], common: tuple[int, ...], before: int
+) -> AccessPattern:
     """The flat places of indices that do not count evenly."""
     places = np.full(shape, pattern.offset, np.int64)
     inside = np.ones(shape, np.bool_)
@@ -193,10 +193,10 @@ def _gathered(
                 out += len(common)
         places = places + at * stride
         inside = inside & (at >= 0) & (at < limit)
-    return Pattern(shape, (0,) * len(shape), elements=np.where(inside, places, -1))
+    return AccessPattern(shape, (0,) * len(shape), elements=np.where(inside, places, -1))
 
 
-def _of_listed(pattern: Pattern, items: list[Any]) -> Pattern:
+def _of_listed(pattern: AccessPattern, items: list[Any]) -> AccessPattern:
     """A part of places that are listed already: NumPy's own indexing."""
     assert pattern.elements is not None
     plain = []

@@ -15,7 +15,7 @@ from meshrt.nki.emit import check_carried, emit, masked, stamp
 from meshrt.nki.generation import both, checked
 from meshrt.nki.home import Home
 from meshrt.nki.operands import free
-from meshrt.nki.pattern import Pattern, squeezed
+from meshrt.nki.pattern import AccessPattern, squeezed
 from meshrt.nki.place import Place
 from meshrt.nki.scalar import affine
 from meshrt.nki.session import session
@@ -94,8 +94,10 @@ def _scattered(dst: Tensor, src: Tensor, kept: np.ndarray, turn: Sequence[int] |
         shape = tuple(kept.shape[axis] for axis in turn)
         places = places.reshape(shape).transpose(np.argsort(turn))
     chosen_, places = (listed.reshape(kept.shape)[kept].reshape(-1, 1) for listed in (src.pattern.listed(), places))
-    source = Tensor(src.buffer, src.dtype, home=src.home, pattern=Pattern(chosen_.shape, (0, 0), elements=chosen_))
-    target = Tensor(dst.buffer, dst.dtype, home=dst.home, pattern=Pattern(places.shape, (0, 0), elements=places))
+    source = Tensor(
+        src.buffer, src.dtype, home=src.home, pattern=AccessPattern(chosen_.shape, (0, 0), elements=chosen_)
+    )
+    target = Tensor(dst.buffer, dst.dtype, home=dst.home, pattern=AccessPattern(places.shape, (0, 0), elements=places))
     transfer(target, source, op=op)
 
 
@@ -153,7 +155,7 @@ def new_tile(memory: str, shape: tuple[int, ...], dtype: Any, name: str = "") ->
     if buffer.on_chip and len(shape) == 1:
         shape = (*shape, 1)
     home = Home(session(), buffer, shape, dtype)
-    return Tensor(buffer, dtype, home=home, pattern=Pattern.whole(shape), name=name)
+    return Tensor(buffer, dtype, home=home, pattern=AccessPattern.whole(shape), name=name)
 
 
 @checked

@@ -14,7 +14,7 @@ from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
 from meshrt.records import dataclass
 
-Function = Callable[..., Any]  # of arrays
+ArrayFunction = Callable[..., Any]  # of arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class Op:
     """A function of one or two arrays, by NKI's name."""
 
     name: str
-    function: Function
+    function: ArrayFunction
     inputs: int
     bits: bool = False  # of whole numbers, whose dtype stays
 
@@ -96,7 +96,7 @@ def _softplus(x: Any) -> Any:
     return np.logaddexp(x, 0)
 
 
-ONE: dict[str, Function] = {
+ONE: dict[str, ArrayFunction] = {
     "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "square": np.square,
     "abs": np.abs, "negative": np.negative, "sin": np.sin, "cos": np.cos, "tan": np.tan, "tanh": np.tanh,
     "arctan": np.arctan, "erf": np.vectorize(erf, otypes=[np.float32]), "sigmoid": _sigmoid,
@@ -105,7 +105,7 @@ ONE: dict[str, Function] = {
     "mish": lambda x: x * np.tanh(_softplus(x)), "sign": np.sign, "floor": np.floor, "ceil": np.ceil,
     "trunc": np.trunc, "reciprocal": lambda x: 1 / x, "copy": np.positive, "logical_not": np.logical_not,
 }  # fmt: skip
-TWO: dict[str, Function] = {
+TWO: dict[str, ArrayFunction] = {
     "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "power": np.power,
     "maximum": np.maximum, "minimum": np.minimum, "mod": np.mod, "fmod": np.fmod,
     "equal": np.equal, "not_equal": np.not_equal, "less": np.less, "less_equal": np.less_equal,
@@ -113,7 +113,7 @@ TWO: dict[str, Function] = {
     "logical_and": np.logical_and, "logical_or": np.logical_or, "logical_xor": np.logical_xor,
     "abs_max": lambda x, y: np.maximum(np.abs(x), np.abs(y)), "abs_min": lambda x, y: np.minimum(np.abs(x), np.abs(y)),
 }  # fmt: skip
-BITS: dict[str, Function] = {
+BITS: dict[str, ArrayFunction] = {
     "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
     "left_shift": np.left_shift, "right_shift": np.right_shift,
 }  # fmt: skip
@@ -132,7 +132,7 @@ _ANY_ORDER = (
 _NUMPY = {np.max: np.maximum, np.min: np.minimum, np.sum: np.add, np.prod: np.multiply, np.amax: np.maximum}
 
 
-def resolve(name: str, op: Any, inputs: int) -> Function:
+def resolve(name: str, op: Any, inputs: int) -> ArrayFunction:
     """What an instruction computes of `inputs` arrays, from an operator of nl or NumPy. UsageError."""
     if isinstance(op, Op) and op.inputs == inputs:
         return _of_bits(op.function) if op.bits else _arithmetic(op.function)
@@ -180,7 +180,7 @@ def reducing(name: str, op: Any) -> np.ufunc:
     raise UsageError(f"{name} reduces by nl.add, nl.max, nl.min and their like, not by {getattr(op, '__name__', op)}")
 
 
-def _arithmetic(function: Function) -> Function:
+def _arithmetic(function: ArrayFunction) -> ArrayFunction:
     """Engines compute in float32, whole numbers as well."""
 
     def compute(*arrays: Any) -> Any:
@@ -193,7 +193,7 @@ def _float(array: Any) -> Any:
     return array.astype(np.float32) if isinstance(array, np.ndarray) and array.dtype.kind in "iub" else array
 
 
-def _of_bits(function: Function) -> Function:
+def _of_bits(function: ArrayFunction) -> ArrayFunction:
     """Of whole numbers, which a store may keep as float32."""
 
     def compute(*arrays: Any) -> Any:

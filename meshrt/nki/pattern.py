@@ -29,7 +29,7 @@ class Reach:
 
 
 @dataclass(frozen=True, eq=False)
-class Pattern:
+class AccessPattern:
     """Elements of a store, which is flat here: sizes, strides and offset count elements.
 
     `elements`, if given, are the flat places themselves, an array of `sizes`, -1 for those beyond the tensor.
@@ -42,9 +42,9 @@ class Pattern:
     elements: np.ndarray | None = None
 
     @staticmethod
-    def whole(sizes: tuple[int, ...]) -> Pattern:
+    def whole(sizes: tuple[int, ...]) -> AccessPattern:
         strides = tuple(prod(sizes[at + 1 :]) for at in range(len(sizes)))
-        return Pattern(sizes, strides)
+        return AccessPattern(sizes, strides)
 
     @property
     def repeats(self) -> bool:
@@ -53,7 +53,7 @@ class Pattern:
             return False
         return any(stride == 0 and size > 1 for stride, size in zip(self.strides, self.sizes, strict=True))
 
-    def checked(self) -> Pattern:
+    def checked(self) -> AccessPattern:
         """The same, all of it inside the tensor. UsageError."""
         for reach in self.reaches:
             excess = reach.excess(self.sizes)
@@ -65,7 +65,7 @@ class Pattern:
             raise UsageError("an index array reaches beyond its tensor: make it smaller, or give mask=")
         return replace(self, reaches=()) if self.reaches else self
 
-    def cut(self, extents: tuple[int, ...]) -> Pattern:
+    def cut(self, extents: tuple[int, ...]) -> AccessPattern:
         """The first elements along each axis, which axes of size 1 keep: aligned at the last axis."""
         extents = extents[len(extents) - len(self.sizes) :] if len(extents) >= len(self.sizes) else extents
         if len(extents) != len(self.sizes):
@@ -76,7 +76,7 @@ class Pattern:
         elements = None if self.elements is None else self.elements[tuple(slice(size) for size in sizes)]
         return replace(self, sizes=sizes, elements=elements)
 
-    def kept(self, mask: np.ndarray) -> Pattern:
+    def kept(self, mask: np.ndarray) -> AccessPattern:
         """What a mask leaves: the first elements along each axis. UsageError for others."""
         extents = kept_extents(mask, self.sizes)
         if extents is None:
@@ -131,7 +131,7 @@ def kept_extents(mask: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     return extents if bool(inside.all()) and kept.sum() == inside.size else None
 
 
-def padded(part: Pattern) -> Pattern:
+def padded(part: AccessPattern) -> AccessPattern:
     """With a last axis of 1."""
     return replace(
         part, sizes=(*part.sizes, 1), strides=(*part.strides, 1),
@@ -140,15 +140,15 @@ def padded(part: Pattern) -> Pattern:
     )  # fmt: skip
 
 
-def reshaped(pattern: Pattern, sizes: tuple[int, ...]) -> Pattern:
+def reshaped(pattern: AccessPattern, sizes: tuple[int, ...]) -> AccessPattern:
     """The same elements in the same order in other axes. ValueError where their strides do not allow that."""
     pattern = pattern.checked()
     if pattern.elements is not None:
         listed = pattern.elements.reshape(sizes)
-        return Pattern(listed.shape, (0,) * listed.ndim, elements=listed)
+        return AccessPattern(listed.shape, (0,) * listed.ndim, elements=listed)
     probe = as_strided(np.zeros(1, np.int8), pattern.sizes, pattern.strides)  # never looked into
     shaped = np.reshape(probe, sizes, copy=False)
-    return Pattern(shaped.shape, shaped.strides, pattern.offset)
+    return AccessPattern(shaped.shape, shaped.strides, pattern.offset)
 
 
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -156,7 +156,7 @@ def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in shape if size != 1)
 
 
-def retyped(pattern: Pattern, of: np.dtype[Any], to: np.dtype[Any]) -> Pattern:
+def retyped(pattern: AccessPattern, of: np.dtype[Any], to: np.dtype[Any]) -> AccessPattern:
     """The same bytes as numbers of another dtype. UsageError where rows do not come out even."""
     pattern = pattern.checked()
     if pattern.elements is not None or (pattern.sizes[-1] > 1 and pattern.strides[-1] != 1):
@@ -166,4 +166,4 @@ def retyped(pattern: Pattern, of: np.dtype[Any], to: np.dtype[Any]) -> Pattern:
     if any(length * old % width for length in lengths):
         raise UsageError(f"rows of {pattern.sizes[-1]} {of} do not come out as numbers of {to}")
     *strides, offset, last = (length * old // width for length in lengths)
-    return Pattern((*pattern.sizes[:-1], last), (*strides, 1), offset)
+    return AccessPattern((*pattern.sizes[:-1], last), (*strides, 1), offset)

@@ -9,7 +9,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import from_raw, to_raw
 from meshrt.neuron.store import Store, StoreView
-from meshrt.nki.pattern import Pattern
+from meshrt.nki.pattern import AccessPattern
 
 
 class Place(StoreView):
@@ -17,7 +17,7 @@ class Place(StoreView):
 
     __slots__ = ("as_dtype", "pattern")
 
-    def __init__(self, store: Store, pattern: Pattern, dtype: np.dtype[Any] | None = None) -> None:
+    def __init__(self, store: Store, pattern: AccessPattern, dtype: np.dtype[Any] | None = None) -> None:
         pattern = pattern.checked()
         self.as_dtype = store.dtype if dtype is None else dtype  # another reads the same bytes as that
         super().__init__(store, pattern.view(self._flat(store)))

@@ -16,7 +16,7 @@ from meshrt.nki.generation import both
 from meshrt.nki.home import Home
 from meshrt.nki.moves import memset
 from meshrt.nki.operands import free
-from meshrt.nki.pattern import Pattern
+from meshrt.nki.pattern import AccessPattern
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
 from meshrt.nki.vector import tensor_copy
@@ -107,7 +107,7 @@ def identity(dtype: Any) -> Tensor:
     if dtype not in core.identities:
         size = core.device.partitions
         home = Home(session(), core.sbuf, (size, size), dtype)
-        tile = Tensor(core.sbuf, dtype, home=home, pattern=Pattern.whole((size, size)))
+        tile = Tensor(core.sbuf, dtype, home=home, pattern=AccessPattern.whole((size, size)))
         memset(dst=tile, value=0)
         if core.payload:
             np.fill_diagonal(home.store.data, 1)

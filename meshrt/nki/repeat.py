@@ -6,7 +6,7 @@ from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import float32
 from meshrt.nki.emit import Extents, emit
 from meshrt.nki.home import Home
-from meshrt.nki.pattern import Pattern
+from meshrt.nki.pattern import AccessPattern
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
 
@@ -30,7 +30,7 @@ def repeated(tensor: Tensor, shape: Extents) -> Tensor:
         assert tensor.pattern is not None
         sizes, strides, pattern = tensor.shape, tensor.pattern.strides, tensor.pattern
     steps = tuple(0 if old == 1 and new != 1 else step for old, new, step in zip(sizes, shape, strides, strict=True))
-    view = Pattern(shape, steps, pattern.offset)
+    view = AccessPattern(shape, steps, pattern.offset)
     return Tensor(tensor.buffer, tensor.dtype, home=tensor.home, pattern=view, name=tensor.name, parent=tensor)
 
 
@@ -38,7 +38,7 @@ def _over_partitions(row: Tensor, rows: int) -> Tensor:
     core = session().core
     shape = (rows, *row.shape[1:])
     home = Home(session(), core.sbuf, shape, row.dtype)
-    tile = Tensor(core.sbuf, row.dtype, home=home, pattern=Pattern.whole(shape))
+    tile = Tensor(core.sbuf, row.dtype, home=home, pattern=AccessPattern.whole(shape))
     passes = core.device.float32_passes if row.dtype == float32 else 1
     free = row.size
     source = row.place()

@@ -14,7 +14,7 @@ from meshrt.neuron.store import Buffer
 from meshrt.nki.dtypes import tile_dtype
 from meshrt.nki.home import Home
 from meshrt.nki.index import indexed
-from meshrt.nki.pattern import Pattern, padded, reshaped, retyped, squeezed
+from meshrt.nki.pattern import AccessPattern, padded, reshaped, retyped, squeezed
 from meshrt.nki.place import Place
 from meshrt.nki.session import blame, session
 
@@ -28,7 +28,7 @@ class Tensor:
     __slots__ = ("adds", "buffer", "dtype", "home", "name", "parent", "pattern", "pending", "shape", "version")
 
     def __init__(
-        self, buffer: Buffer, dtype: np.dtype[Any], *, home: Home | None = None, pattern: Pattern | None = None,
+        self, buffer: Buffer, dtype: np.dtype[Any], *, home: Home | None = None, pattern: AccessPattern | None = None,
         shape: tuple[int, ...] = (), pending: Callable[[Tensor, bool], None] | None = None, adds: bool = False,
         name: str = "", parent: Tensor | None = None,
     ) -> None:  # fmt: skip
@@ -145,9 +145,9 @@ class Tensor:
         last = int(offset) + sum(step * (size - 1) for step, size in zip(strides, sizes, strict=True))
         if not 0 <= last < prod(self.home.store.shape):
             raise UsageError(f"ap: the pattern reaches element {last} of {prod(self.home.store.shape)}")
-        return self._viewed(Pattern(sizes, strides, self.pattern.offset + int(offset)))
+        return self._viewed(AccessPattern(sizes, strides, self.pattern.offset + int(offset)))
 
-    def _viewed(self, pattern: Pattern) -> Tensor:
+    def _viewed(self, pattern: AccessPattern) -> Tensor:
         return Tensor(self.buffer, self.dtype, home=self.home, pattern=pattern, name=self.name, parent=self)
 
     def as_index(self) -> Any:
@@ -172,7 +172,7 @@ class Tensor:
             except MeshrtError as error:
                 blame(error, getattr(pending, "spot", ("", 0)))
                 raise
-            self.pattern = Pattern.whole(self.shape)
+            self.pattern = AccessPattern.whole(self.shape)
             pending(self, False)
         return self
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from meshrt.errors import UsageError
 from meshrt.nki.names import MissingName, told
-from meshrt.nki.pattern import Pattern
+from meshrt.nki.pattern import AccessPattern
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
 
@@ -132,13 +132,13 @@ def is_indirect(self: Tensor) -> bool:
     return _pattern(self).elements is not None
 
 
-def _pattern(tensor: Tensor) -> Pattern:
+def _pattern(tensor: Tensor) -> AccessPattern:
     pattern = tensor.settle().pattern
     assert pattern is not None
     return pattern
 
 
-def _viewed(tensor: Tensor, pattern: Pattern) -> Tensor:
+def _viewed(tensor: Tensor, pattern: AccessPattern) -> Tensor:
     return Tensor(tensor.buffer, tensor.dtype, home=tensor.home, pattern=pattern, name=tensor.name, parent=tensor)
 
 

@@ -16,7 +16,7 @@ from meshrt.ranks.files import check_target, write_file
 IDLE = ("1", "the part of the time, 0 to 1, in which each was not busy", "")
 
 
-class Stretch(NamedTuple):
+class DeviceStretch(NamedTuple):
     """Of the run or a phase: virtual seconds, whether a part of it stood for others, a number for each device."""
 
     seconds: float
@@ -39,7 +39,7 @@ def unique(names: Sequence[str]) -> list[str]:
 
 def write_device_maps(
     path: str, noun: str, device: str, limits: Mapping[str, int | None], maps: Mapping[str, tuple[str, str, str]],
-    stretches: Sequence[tuple[str, Stretch]],
+    stretches: Sequence[tuple[str, DeviceStretch]],
 ) -> None:  # fmt: skip
     """Write the maps at rank 0. `noun`: what a device is called; `maps`: unit, what it is, the counter that it adds up
     to, by name; a stretch that has no numbers of a map leaves it out. `idle` is made of `busy`, where that is there.

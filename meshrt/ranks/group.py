@@ -15,7 +15,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.ranks.control import Control
 from meshrt.ranks.host import waiter
-from meshrt.ranks.pairs import Exchange, Held, Table
+from meshrt.ranks.pairs import Exchange, HeldParts, PairTable
 from meshrt.ranks.rings import Arrays, Link, RingCollective, Times, Touched
 from meshrt.records import dataclass
 
@@ -163,7 +163,7 @@ class Group:
         return outs, self._once(ring, times)
 
     def all_to_all(
-        self, parts: Sequence[Arrays], outs: Sequence[Arrays], rows: Table, row_bytes: int, times: Times,
+        self, parts: Sequence[Arrays], outs: Sequence[Arrays], rows: PairTable, row_bytes: int, times: Times,
         links: Sequence[Link], neighbours: bool = False, at_once: bool = False,
     ) -> list[int]:  # fmt: skip
         """To each member its rows of every member's arrays: `rows` [from][to] of them, each `row_bytes` on a link.
@@ -189,7 +189,7 @@ class Group:
         self.message_bytes += sent.message_bytes
         return sent.hops
 
-    def parcels(self, arrays: Arrays, member: int, rows: Table) -> Held:
+    def parcels(self, arrays: Arrays, member: int, rows: PairTable) -> HeldParts:
         """The bytes of a member's parts, by from and to."""
         ends = [*accumulate(rows[member])]
         return {
@@ -199,7 +199,7 @@ class Group:
             for to, end in enumerate(ends)
         }  # fmt: skip
 
-    def unpack(self, held: Held, outs: Arrays, member: int, rows: Table) -> None:
+    def unpack(self, held: HeldParts, outs: Arrays, member: int, rows: PairTable) -> None:
         """What is for a member, in order of those from whom it is, to its arrays."""
         end = 0
         for source, line in enumerate(rows):

@@ -18,7 +18,7 @@ from meshrt.errors import UsageError
 
 ALGORITHMS = ("ring", "hierarchical", "tree")
 Parts = tuple[int, ...]
-Pair = tuple[int, int]  # the source and the target of a part
+MemberPair = tuple[int, int]  # the source and the target of a part
 
 
 class MemberTransfer(NamedTuple):
@@ -30,8 +30,8 @@ class MemberTransfer(NamedTuple):
     adds: bool
 
 
-Step = tuple[MemberTransfer, ...]
-Steps = tuple[Step, ...]
+CourseStep = tuple[MemberTransfer, ...]
+Steps = tuple[CourseStep, ...]
 
 
 def collective(kind: str, algorithm: str, size: int, share: int, root: int = 0) -> Steps:
@@ -68,7 +68,7 @@ def all_to_all(
     their target has in its own, and from there those of all sources of a node together to the target (as the
     hierarchical all-to-all of DeepSpeed-MoE, ICML 2022, https://arxiv.org/abs/2201.05596).
     """
-    steps: list[list[tuple[int, int, Sequence[Pair]]]]
+    steps: list[list[tuple[int, int, Sequence[MemberPair]]]]
     if algorithm == "ring" and not neighbours:
         steps = [
             [(at, (at + far) % size, ((at, (at + far) % size),)) for at in range(size)] for far in range(1, size)
@@ -91,10 +91,10 @@ def all_to_all(
     )
 
 
-def _inside(size: int, share: int, neighbours: bool) -> list[list[tuple[int, int, Sequence[Pair]]]]:
+def _inside(size: int, share: int, neighbours: bool) -> list[list[tuple[int, int, Sequence[MemberPair]]]]:
     """Steps in which all parts come to who has their target's place in its node: (from, to, parts)."""
 
-    def bundle(source: int, far: int) -> list[Pair]:
+    def bundle(source: int, far: int) -> list[MemberPair]:
         """What a source has for those places of all nodes that are so much farther than its own."""
         return [(source, target) for target in range((source + far) % share, size, share)]
 

@@ -17,8 +17,8 @@ from meshrt.ranks.rings import Link, Times
 from meshrt.records import dataclass
 
 TAG = 16  # and the sender: of messages; those of rings have 7
-Table = Sequence[Sequence[int]]  # [from][to]
-Held = dict[tuple[int, int], np.ndarray | None]  # bytes of parts, by from and to; None: without payload
+PairTable = Sequence[Sequence[int]]  # [from][to]
+HeldParts = dict[tuple[int, int], np.ndarray | None]  # bytes of parts, by from and to; None: without payload
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Exchange:
     control: Control
     mine: range
     size: int
-    counted: Table
-    real: Table
+    counted: PairTable
+    real: PairTable
     neighbours: bool
     wait: Callable[[Any], object]
     at_once: bool = False  # a member sends all that it has, and waits then; else it waits in each round
@@ -47,7 +47,7 @@ class Exchange:
     def source(self, member: int, step: int) -> int:
         return (member - (1 if self.neighbours else step)) % self.size
 
-    def run(self, held: list[Held], times: Times, links: Sequence[Link]) -> "Sent":
+    def run(self, held: list[HeldParts], times: Times, links: Sequence[Link]) -> "Sent":
         """All rounds. `held` has each hosted member's own parts, in the end those for it too; `times` becomes when."""
         count, sent = len(self.mine), Sent([0] * len(self.mine), [0] * len(self.mine))
         leaves = [*times] if self.at_once else times  # when each has sent what it could
@@ -95,11 +95,11 @@ class Exchange:
     def _length(self, parts: Sequence[tuple[int, int]]) -> int:
         return sum(self.real[source][target] for source, target in parts)
 
-    def _message(self, held: Held, parts: Sequence[tuple[int, int]], arrival: float) -> np.ndarray:
+    def _message(self, held: HeldParts, parts: Sequence[tuple[int, int]], arrival: float) -> np.ndarray:
         time = np.array([arrival]).view(np.uint8)
         return np.concatenate([time, *(content for part in parts if (content := held[part]) is not None)])
 
-    def _opened(self, message: np.ndarray, parts: Sequence[tuple[int, int]]) -> Held:
+    def _opened(self, message: np.ndarray, parts: Sequence[tuple[int, int]]) -> HeldParts:
         begin, opened = 0, {}
         for source, target in parts:
             end = begin + self.real[source][target]

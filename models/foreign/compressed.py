@@ -25,7 +25,7 @@ from meshrt.models.foreign.model import Foreign, add, check_all_or_none
 from meshrt.models.keys import Keys
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.codes import Codes
-from meshrt.models.quantize.form import GROUP_UNIT, Activations, Group, check_group, row_group
+from meshrt.models.quantize.form import GROUP_UNIT, Activations, GroupSize, check_group, row_group
 from meshrt.models.quantize.halves import halves
 from meshrt.models.quantize.packing import unpack
 from meshrt.records import dataclass
@@ -110,7 +110,7 @@ def read_compressed(folder: Path) -> Foreign:
     data = {key: value for key, value in data.items() if key != "quantization_config"}
     config, checkpoint = Config.from_dict(data, source=str(source)), open_checkpoint(folder)
     matrices, head = config.matrices(), Matrix("lm_head", config.hidden_size, config.vocab_size)
-    group: Group = scheme.group or "row"
+    group: GroupSize = scheme.group or "row"
     foreign = Foreign(folder, "pack-quantized", data, group, activations=scheme.activations, base=folder)
     for name in checkpoint.tensors:
         stem, _, end = name.rpartition(".")

@@ -13,7 +13,7 @@ from meshrt.models.errors import ModelError
 from meshrt.models.folder import write_folder
 from meshrt.models.quantize.codes import Codes
 from meshrt.models.quantize.folder import MatrixParts, tensors
-from meshrt.models.quantize.form import Activations, Group
+from meshrt.models.quantize.form import Activations, GroupSize
 from meshrt.records import dataclass
 
 
@@ -28,7 +28,7 @@ class Foreign:
     source: Path
     method: str
     config: Mapping[str, Any]
-    group: Group
+    group: GroupSize
     tensors: dict[str, NDArray[Any]] = field(default_factory=dict)
     forms: dict[str, tuple[int, bool, bool]] = field(default_factory=dict)
     activations: Activations | None = None

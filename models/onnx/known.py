@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from meshrt.models.onnx.graphs import constant
 from meshrt.models.onnx.sizes import SymbolicSize
 
-Shape = tuple[SymbolicSize, ...]
+SymbolicShape = tuple[SymbolicSize, ...]
 Content = NDArray[Any]  # of SymbolicSize, or of bool
 MOST = 64  # numbers in a tensor that is followed
 
@@ -19,7 +19,7 @@ class Symbols:
     """What is known of the values of a graph: shapes, and contents of small whole tensors."""
 
     def __init__(self) -> None:
-        self.shapes: dict[ir.Value, Shape] = {}
+        self.shapes: dict[ir.Value, SymbolicShape] = {}
         self.contents: dict[ir.Value, Content] = {}
         self._fresh = 0
 
@@ -28,7 +28,7 @@ class Symbols:
         self._fresh += 1
         return SymbolicSize.of(f"n{self._fresh}")
 
-    def shape(self, value: ir.Value | None) -> Shape | None:
+    def shape(self, value: ir.Value | None) -> SymbolicShape | None:
         if value is None:
             return None
         if value not in self.shapes:
@@ -52,7 +52,7 @@ class Symbols:
         value = size if isinstance(size, int) else size.value
         return self.name() if value is None else SymbolicSize.of(value)
 
-    def known(self, node: ir.Node, at: int) -> Shape:
+    def known(self, node: ir.Node, at: int) -> SymbolicShape:
         """An input's shape. ValueError where it is not known."""
         shape = self.shape(node.inputs[at])
         if shape is None:

@@ -14,7 +14,7 @@ from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)
-class Read:
+class ReadGraph:
     """A graph after its passes; the decoder that it is, or, as it was before fusion, a graph of operators."""
 
     path: Path
@@ -23,18 +23,18 @@ class Read:
     decoder: Foreign | None
 
 
-def read_onnx(path: Path) -> Read:
+def read_onnx(path: Path) -> ReadGraph:
     """Raises ModelError."""
     model = read_graph(path)
     done = [Done("as read", "", len(model.graph)), *run_passes(model, CLEAN, path)]
     plain = model.clone()
     done += run_passes(model, FUSE, path)
     if is_decoder(model.graph):
-        return Read(path, model, done, read_decoder(model, path))
-    return Read(path, plain, done[: len(CLEAN) + 1], None)
+        return ReadGraph(path, model, done, read_decoder(model, path))
+    return ReadGraph(path, plain, done[: len(CLEAN) + 1], None)
 
 
-def save(read: Read, name: str) -> None:
+def save(read: ReadGraph, name: str) -> None:
     """The graph as it is after the passes; fused operators are of the domain `meshrt`. ModelError."""
     try:
         ir.save(read.graph, name)
@@ -42,7 +42,7 @@ def save(read: Read, name: str) -> None:
         raise ModelError(f"{name}: cannot be written: {error}") from None
 
 
-def write_graph(out: str, read: Read) -> dict[str, Any]:
+def write_graph(out: str, read: ReadGraph) -> dict[str, Any]:
     from meshrt.models.onnx.operators import write
 
     return write(out, read.graph.graph, read.path)

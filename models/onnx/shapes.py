@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from meshrt.models.onnx.graphs import attribute, ints
-from meshrt.models.onnx.known import Shape, Symbols
+from meshrt.models.onnx.known import SymbolicShape, Symbols
 from meshrt.models.onnx.sizes import SymbolicSize, product
 
 SAME = frozenset((
@@ -22,7 +22,7 @@ BROADCAST = frozenset((
 REDUCE = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2", "ReduceSumSquare")
 
 
-Rule = Callable[[Symbols, ir.Node], Sequence[Shape | None] | None]
+Rule = Callable[[Symbols, ir.Node], Sequence[SymbolicShape | None] | None]
 
 
 def rule_of(op: str) -> Rule | None:
@@ -35,7 +35,7 @@ def rule_of(op: str) -> Rule | None:
     return RULES.get(op)
 
 
-def broadcast(shapes: Sequence[Shape | None]) -> Shape | None:
+def broadcast(shapes: Sequence[SymbolicShape | None]) -> SymbolicShape | None:
     """Two names that differ must be equal when the graph runs: the first is taken."""
     given = [shape for shape in shapes if shape is not None]
     if len(given) < len(shapes):
@@ -50,7 +50,7 @@ def broadcast(shapes: Sequence[Shape | None]) -> Shape | None:
     return tuple(out)
 
 
-def _reduce(s: Symbols, node: ir.Node) -> list[Shape | None]:
+def _reduce(s: Symbols, node: ir.Node) -> list[SymbolicShape | None]:
     shape, axes = s.known(node, 0), ints(node, "axes", 1)
     if axes is None:
         axes = [] if attribute(node, "noop_with_empty_axes", 0) else [*range(len(shape))]
@@ -61,7 +61,7 @@ def _reduce(s: Symbols, node: ir.Node) -> list[Shape | None]:
     ]
 
 
-def _matmul(s: Symbols, node: ir.Node) -> list[Shape | None]:
+def _matmul(s: Symbols, node: ir.Node) -> list[SymbolicShape | None]:
     a, b = s.known(node, 0), s.known(node, 1)
     if len(a) < 2 or len(b) < 2:
         return [a[:-1] if len(b) == 1 else (*b[:-2], b[-1])]
@@ -69,27 +69,27 @@ def _matmul(s: Symbols, node: ir.Node) -> list[Shape | None]:
     return [None if front is None else (*front, a[-2], b[-1])]
 
 
-def _gemm(s: Symbols, node: ir.Node) -> list[Shape | None]:
+def _gemm(s: Symbols, node: ir.Node) -> list[SymbolicShape | None]:
     a, b = s.known(node, 0), s.known(node, 1)
     return [(a[1 if attribute(node, "transA", 0) else 0], b[0 if attribute(node, "transB", 0) else 1])]
 
 
-def _bits(s: Symbols, node: ir.Node) -> list[Shape | None]:
+def _bits(s: Symbols, node: ir.Node) -> list[SymbolicShape | None]:
     return [(*s.known(node, 0)[:-1], SymbolicSize.of(int(attribute(node, "N"))))]
 
 
-def _gather(s: Symbols, node: ir.Node) -> list[Shape | None]:
+def _gather(s: Symbols, node: ir.Node) -> list[SymbolicShape | None]:
     data, at = s.known(node, 0), s.known(node, 1)
     axis = attribute(node, "axis", 0) % len(data)
     return [data[:axis] + at + data[axis + 1 :]]
 
 
-def _transpose(s: Symbols, node: ir.Node) -> list[Shape | None]:
+def _transpose(s: Symbols, node: ir.Node) -> list[SymbolicShape | None]:
     shape = s.known(node, 0)
     return [tuple(shape[axis] for axis in attribute(node, "perm") or range(len(shape))[::-1])]
 
 
-def _reshape(s: Symbols, node: ir.Node) -> list[Shape | None]:
+def _reshape(s: Symbols, node: ir.Node) -> list[SymbolicShape | None]:
     shape, wanted = s.shape(node.inputs[0]), s.content(node.inputs[1])
     if wanted is None:
         return [None]
@@ -105,7 +105,7 @@ def _reshape(s: Symbols, node: ir.Node) -> list[Shape | None]:
     return [tuple(out)]
 
 
-def _concat(s: Symbols, node: ir.Node) -> list[Shape | None]:
+def _concat(s: Symbols, node: ir.Node) -> list[SymbolicShape | None]:
     shapes = [s.known(node, at) for at in range(len(node.inputs))]
     axis = attribute(node, "axis") % len(shapes[0])
     total = SymbolicSize.of(0)
@@ -115,7 +115,7 @@ def _concat(s: Symbols, node: ir.Node) -> list[Shape | None]:
     return [None if out is None else (*out[:axis], total, *out[axis:])]
 
 
-def _slice(s: Symbols, node: ir.Node) -> list[Shape | None]:
+def _slice(s: Symbols, node: ir.Node) -> list[SymbolicShape | None]:
     shape = [*s.known(node, 0)]
     starts, ends = s.content(_input(node, 1)), s.content(_input(node, 2))
     axes, steps = s.content(_input(node, 3)), s.content(_input(node, 4))
@@ -141,7 +141,7 @@ def _place(at: SymbolicSize, size: SymbolicSize) -> SymbolicSize | None:
     return size + at if at.value < 0 else SymbolicSize.of(0) if at.value == 0 else None
 
 
-def _unsqueeze(s: Symbols, node: ir.Node) -> list[Shape | None]:
+def _unsqueeze(s: Symbols, node: ir.Node) -> list[SymbolicShape | None]:
     shape, axes = [*s.known(node, 0)], ints(node, "axes", 1) or []
     rank = len(shape) + len(axes)
     for axis in sorted(n % rank for n in axes):
@@ -149,7 +149,7 @@ def _unsqueeze(s: Symbols, node: ir.Node) -> list[Shape | None]:
     return [tuple(shape)]
 
 
-def _squeeze(s: Symbols, node: ir.Node) -> list[Shape | None]:
+def _squeeze(s: Symbols, node: ir.Node) -> list[SymbolicShape | None]:
     shape, axes = s.known(node, 0), ints(node, "axes", 1)
     if axes is None:
         if any(size.value is None for size in shape):
@@ -159,19 +159,19 @@ def _squeeze(s: Symbols, node: ir.Node) -> list[Shape | None]:
     return [tuple(size for at, size in enumerate(shape) if at not in gone)]
 
 
-def _expand(s: Symbols, node: ir.Node) -> list[Shape | None]:
+def _expand(s: Symbols, node: ir.Node) -> list[SymbolicShape | None]:
     wanted = s.content(node.inputs[1])
     return [None if wanted is None else broadcast([s.shape(node.inputs[0]), tuple(wanted)])]
 
 
-def _range(s: Symbols, node: ir.Node) -> list[Shape | None]:
+def _range(s: Symbols, node: ir.Node) -> list[SymbolicShape | None]:
     low, high, step = (s.content(value) for value in node.inputs)
     if low is None or high is None or step is None or step.reshape(-1)[0].value != 1:
         return [None]
     return [(high.reshape(-1)[0] - low.reshape(-1)[0],)]
 
 
-def _split(s: Symbols, node: ir.Node) -> list[Shape | None]:
+def _split(s: Symbols, node: ir.Node) -> list[SymbolicShape | None]:
     shape, parts = s.known(node, 0), ints(node, "split", 1)
     axis, count = attribute(node, "axis", 0) % len(shape), len(node.outputs)
     whole = shape[axis].value

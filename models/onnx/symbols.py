@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from meshrt.models.onnx.contents import content_of
 from meshrt.models.onnx.graphs import OURS
-from meshrt.models.onnx.known import MOST, Shape, Symbols
+from meshrt.models.onnx.known import MOST, SymbolicShape, Symbols
 from meshrt.models.onnx.read import RUNTIME
 from meshrt.models.onnx.shapes import rule_of
 from meshrt.models.onnx.sizes import SymbolicSize
@@ -34,7 +34,7 @@ def follow(graph: ir.Graph) -> Symbols:
     return symbols
 
 
-def _better(ours: Shape, theirs: Shape | None) -> Shape:
+def _better(ours: SymbolicShape, theirs: SymbolicShape | None) -> SymbolicShape:
     """Ours, but where only shape inference knows the number."""
     if theirs is None or len(theirs) != len(ours):
         return ours

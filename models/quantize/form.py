@@ -39,7 +39,7 @@ KEYS = ("method", "bits", "group", "symmetric", "compensator_bits", "ranks", "of
 HEAD_BITS = 8
 
 Activations = Literal["row", "block"]
-Group = int | Literal["row"]
+GroupSize = int | Literal["row"]
 
 Spec = tuple[str, tuple[int, ...]]  # a tensor's dtype, as safetensors has it, and shape
 
@@ -140,7 +140,7 @@ def read_head(key: Mapping[str, Any], form: Quantized, columns: int) -> Quantize
     return replace(form, bits=HEAD_BITS, group=group, rank=0)
 
 
-def common_group(forms: Iterable[Quantized]) -> Group:
+def common_group(forms: Iterable[Quantized]) -> GroupSize:
     """That of all of them; "row" where they have several, as whole rows do."""
     groups = {form.group for form in forms}
     return groups.pop() if len(groups) == 1 else "row"

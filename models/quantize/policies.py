@@ -33,7 +33,7 @@ HIGHEST_STEP, HIGHEST_RANK = 9, 1024
 
 
 @dataclass(frozen=True)
-class Term:
+class PolicyTerm:
     """One policy and its rank, None where that is to be found."""
 
     kind: str
@@ -48,17 +48,17 @@ class Statistics:
     frequency: Mapping[str, float]
 
 
-def parse(text: str) -> tuple[Term, ...]:
+def parse(text: str) -> tuple[PolicyTerm, ...]:
     """`dense-512+kurtosis-16` -> its terms; one of them may lack its rank. Raises ModelError."""
     terms = []
     for part in text.split("+"):
         kind, dash, rank = part.rpartition("-")
         if part in KINDS:
-            terms.append(Term(part, None))
+            terms.append(PolicyTerm(part, None))
             continue
         if kind not in KINDS or not dash or not rank.isascii() or not rank.isdecimal() or len(rank) > 9:
             raise ModelError(f"policy {part!r}: give one of {', '.join(KINDS)} with a rank, such as dense-512")
-        terms.append(Term(kind, int(rank)))
+        terms.append(PolicyTerm(kind, int(rank)))
         if kind == "kurtosis-steps" and int(rank) not in STEPS:
             raise ModelError(f"policy {part!r}: the published steps are kurtosis-steps-16 and kurtosis-steps-32")
     if sum(term.rank is None for term in terms) > 1:
@@ -66,12 +66,12 @@ def parse(text: str) -> tuple[Term, ...]:
     return tuple(terms)
 
 
-def needs_text(terms: Sequence[Term]) -> bool:
+def needs_text(terms: Sequence[PolicyTerm]) -> bool:
     """Does it go by how often experts are chosen?"""
     return any(term.kind.startswith("frequency") for term in terms)
 
 
-def ranks(terms: Sequence[Term], shapes: Sequence[MatrixShape], statistics: Statistics | None) -> dict[str, int]:
+def ranks(terms: Sequence[PolicyTerm], shapes: Sequence[MatrixShape], statistics: Statistics | None) -> dict[str, int]:
     """The ranks of the matrices that get one. Without statistics, policies that need some give all their average.
 
     Raises ModelError where a policy has no matrix to give ranks to, or where the average says too little.
@@ -87,14 +87,14 @@ def ranks(terms: Sequence[Term], shapes: Sequence[MatrixShape], statistics: Stat
 
 
 def fit(
-    terms: Sequence[Term], shapes: Sequence[MatrixShape], statistics: Statistics | None,
+    terms: Sequence[PolicyTerm], shapes: Sequence[MatrixShape], statistics: Statistics | None,
     budget: int, bytes_of: Callable[[Mapping[str, int]], int],
-) -> tuple[Term, ...]:  # fmt: skip
+) -> tuple[PolicyTerm, ...]:  # fmt: skip
     """The terms with the rank that is left open as large as `budget` bytes of compensators allow. Raises ModelError."""
     if all(term.rank is not None for term in terms):
         raise ModelError("a budget finds a rank: leave one open, as in dense, or dense-512+kurtosis")
 
-    def at(rank: int) -> tuple[Term, ...]:
+    def at(rank: int) -> tuple[PolicyTerm, ...]:
         return tuple(term if term.rank is not None else replace(term, rank=rank) for term in terms)
 
     def fits(rank: int) -> bool:

@@ -13,8 +13,8 @@ from meshrt.models.config import Config, read_config
 from meshrt.models.matrix import Layer, Matrix, Mlp
 from meshrt.records import dataclass
 
-Kind = Literal["attention", "mlp", "shared", "expert", "head"]
-KINDS: tuple[Kind, ...] = ("attention", "mlp", "shared", "expert")  # of the layers' matrices
+MatrixKind = Literal["attention", "mlp", "shared", "expert", "head"]
+KINDS: tuple[MatrixKind, ...] = ("attention", "mlp", "shared", "expert")  # of the layers' matrices
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -25,7 +25,7 @@ class MatrixShape:
     name: str
     rows: int
     columns: int
-    kind: Kind
+    kind: MatrixKind
     expert: str | None = None
 
 
@@ -63,7 +63,7 @@ def shapes_of(config: Config) -> Shapes:
 
 
 def _of_layer(layer: Layer) -> Iterator[MatrixShape]:
-    def shapes(matrices: Iterable[Matrix], kind: Kind, expert: str | None = None) -> Iterator[MatrixShape]:
+    def shapes(matrices: Iterable[Matrix], kind: MatrixKind, expert: str | None = None) -> Iterator[MatrixShape]:
         return (MatrixShape(matrix.name, matrix.columns, matrix.rows, kind, expert) for matrix in matrices)
 
     yield from shapes(layer.attention, "attention")

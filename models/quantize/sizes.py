@@ -6,7 +6,7 @@ from fractions import Fraction
 from math import ceil, prod
 from typing import Any
 
-from meshrt.models.quantize.form import HEAD_BITS, Activations, Group, Quantized, row_group
+from meshrt.models.quantize.form import HEAD_BITS, Activations, GroupSize, Quantized, row_group
 from meshrt.models.quantize.shapes import KINDS, MatrixShape, Shapes
 from meshrt.records import dataclass
 
@@ -19,7 +19,7 @@ class CodesForm:
 
     method: str
     bits: int
-    group: Group
+    group: GroupSize
     symmetric: bool
     compensator_bits: int
     activations: Activations | None = None

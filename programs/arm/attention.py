@@ -14,7 +14,7 @@ from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.soc import Soc
 from meshrt.programs.arm.activations import capped, scaled
 from meshrt.programs.arm.floats import product
-from meshrt.programs.arm.kv import ArmLayerCache, Made
+from meshrt.programs.arm.kv import ArmLayerCache, KeysAndValues
 from meshrt.programs.arm.layout import block
 from meshrt.programs.arm.softmax import rotated, softmax
 from meshrt.programs.arm.split import equal
@@ -91,7 +91,7 @@ def attention(
         numbers, biases = (None if array is None else array[units_of(team)] for array in of)
         return numbers, biases
 
-    def keys_and_values(team: Team) -> Made:
+    def keys_and_values(team: Team) -> KeysAndValues:
         starts = (heads.queries, heads.queries + heads.kv)
         (k, k_bias), (v, v_bias) = (of_team(team, part(begin, heads.kv)) for begin in starts)
         grid = (len(units_of(team)), tokens)

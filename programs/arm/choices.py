@@ -11,7 +11,7 @@ import numpy as np
 from meshrt.arm.isa import Instruction, ld1, of, st1
 from meshrt.arm.kernel import MicroKernel
 
-Lines = list[Instruction]
+InstructionList = list[Instruction]
 KINDS = {np.dtype(np.float32): "f", np.dtype(np.int64): "i", np.dtype(np.bool_): "b"}
 LANES = {"f": 4, "i": 2, "b": 16}
 LARGER = {"f": ("fcmgt", "fcmge", "fcmeq"), "i": ("cmgt_2d", "cmge_2d", "cmeq_2d")}
@@ -19,12 +19,12 @@ COMPARE = {  # which comparison, and whether of b with a
     "Greater": (0, False), "Less": (0, True), "GreaterOrEqual": (1, False), "LessOrEqual": (1, True),
     "Equal": (2, False),
 }  # fmt: skip
-TRUTHS: dict[str, Lines] = {  # of bytes
+TRUTHS: dict[str, InstructionList] = {  # of bytes
     "And": [of("and", "y", "a", "b")], "Or": [of("orr", "y", "a", "b")], "Not": [of("bic", "y", "one", "a")],
     "Equal": [of("cmeq_16b", "y", "a", "b"), of("and", "y", "y", "one")],
 }  # fmt: skip
 LARGEST = [of("cmgt_2d", "y", "a", "b")]
-WHOLE: dict[str, Lines] = {  # of 64 bits
+WHOLE: dict[str, InstructionList] = {  # of 64 bits
     "Add": [of("add_2d", "y", "a", "b")], "Sub": [of("sub_2d", "y", "a", "b")],
     "Neg": [of("sub_2d", "y", "zero", "a")],
     "Abs": [of("sub_2d", "b", "zero", "a"), *LARGEST, of("bsl", "y", "a", "b")],
@@ -60,12 +60,12 @@ def kernel(op: str, kinds: str) -> MicroKernel | None:
     return MicroKernel(name, before if used & {"one", "zero"} else (), (*loads, *lines, st1(("y",), "y")), ())
 
 
-def _compare(op: str, kind: str) -> Lines:
+def _compare(op: str, kind: str) -> InstructionList:
     """Masks of sixteen numbers, two of them at a time made one of half as many bits, until it is bytes."""
     at, swapped = COMPARE[op]
     bits = 64 if kind == "i" else 32
     names = [f"m{register}" for register in range(16 // LANES[kind])]
-    lines: Lines = []
+    lines: InstructionList = []
     for name in names:
         operands = ("b", "a") if swapped else ("a", "b")
         lines += [ld1(("a",), "a"), ld1(("b",), "b"), of(LARGER[kind][at], name, *operands)]
@@ -76,7 +76,7 @@ def _compare(op: str, kind: str) -> Lines:
     return [*lines, of("and", "y", names[0], "one"), st1(("y",), "y")]
 
 
-def _where(kind: str) -> Lines:
+def _where(kind: str) -> InstructionList:
     """A mask of bytes, each twice, and so on, until they are as wide as numbers; ones where it is 0."""
     lines, names, bits = [ld1(("c",), "a"), of("cmeq_16b", "c", "c", "zero")], ["c"], 8
     while len(names) < 16 // LANES[kind]:

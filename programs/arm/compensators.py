@@ -15,7 +15,7 @@ from meshrt.models.quantize.codes import Codes
 from meshrt.models.quantize.compensator import Factor
 from meshrt.models.quantize.folder import read_parts
 from meshrt.models.quantize.form import Quantized
-from meshrt.programs.arm.parts import Factors
+from meshrt.programs.arm.parts import ArmFactors
 from meshrt.programs.arm.weights import PackedWeights, ProductMethod, place
 
 EIGHT = 8  # bits that numbers are rounded to where it has to be near
@@ -24,7 +24,7 @@ EIGHT = 8  # bits that numbers are rounded to where it has to be near
 def compensators(
     soc: Soc, hows: Mapping[int, ProductMethod], source: Checkpoint | None, name: str, several: Sequence[forms.Matrix],
     at: Mapping[str, int], over: Iterator[PackedWeights],
-) -> Factors | None:  # fmt: skip
+) -> ArmFactors | None:  # fmt: skip
     """Those of matrices that have one input: x V^T of all side by side, and of each that times U^T.
 
     Codes as the folder has them; float16 is rounded to 8 bits. So are codes of V whose groups span rows: its inputs
@@ -54,7 +54,7 @@ def compensators(
               next(over, None), at[part.name])
         for part, rank, u, _ in factors
     )  # fmt: skip
-    return Factors(first, seconds, how)
+    return ArmFactors(first, seconds, how)
 
 
 def rows_of(factor: Factor, rows: int, columns: int, group: int, exact: bool) -> Codes:

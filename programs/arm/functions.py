@@ -12,7 +12,7 @@ from meshrt.arm.isa import Instruction, of
 from meshrt.programs.arm import exponent
 from meshrt.programs.arm.vectors import same
 
-Lines = tuple[Instruction, ...]
+InstructionSeries = tuple[Instruction, ...]
 FARTHEST = 2.0**20  # of sines: beyond, neighbours of float32 are an eighth apart, and more
 SERIES = {"s4": 2 / 9, "s3": 2 / 7, "s2": 2 / 5, "s1": 2 / 3}  # of log((1 + s) / (1 - s)) - 2 s; s to 0.172
 SINE = {"s3": -1.9515295891e-4, "s2": 8.3321608736e-3, "s1": -1.6666654611e-1}
@@ -35,10 +35,10 @@ def constants(registers: dict[str, float]) -> np.ndarray:
     return same(*registers.values())
 
 
-def _series(x: str, y: str, names: tuple[str, ...], other: str) -> Lines:
+def _series(x: str, y: str, names: tuple[str, ...], other: str) -> InstructionSeries:
     """y = a polynomial in x, the coefficient of its highest power first; `other` is lost."""
     targets = (y, other) if len(names) % 2 == 0 else (other, y)
-    lines: Lines = ()
+    lines: InstructionSeries = ()
     before = names[0]
     for at, name in enumerate(names[1:]):
         lines += (of("mov", targets[at % 2], name), of("fmla", targets[at % 2], before, x))
@@ -47,7 +47,7 @@ def _series(x: str, y: str, names: tuple[str, ...], other: str) -> Lines:
     return lines
 
 
-def _split_log() -> Lines:
+def _split_log() -> InstructionSeries:
     """Of a, normal and above 0: log a = m + e log 2, where m is at most half of log 2; n, p, u, v and y are lost."""
     return (
         of("sub_4s", "y", "a", "root"), of("sshr_4s", "y", "y", at=23), of("shl_4s", "u", "y", at=23),
@@ -57,7 +57,7 @@ def _split_log() -> Lines:
     )  # fmt: skip
 
 
-def logarithm() -> Lines:
+def logarithm() -> InstructionSeries:
     """y = log a: -infinity of 0, no number of less. What is nearer to 0 than 2^-126 counts as that."""
     return (
         of("mov", "x", "a"), of("fmax", "a", "a", "tiny"), *_split_log(), of("fmla", "m", "e", "low"),
@@ -68,7 +68,7 @@ def logarithm() -> Lines:
     )  # fmt: skip
 
 
-def turning(cosine: bool) -> Lines:
+def turning(cosine: bool) -> InstructionSeries:
     """y = sin a, or cos a: of what a is beyond a quarter of a turn, by which quarter it is. No number beyond 2^20."""
     odd, even = ("u", "c") if cosine else ("c", "u")
     moved = (of("shl_4s", "s", "s", at=31), of("eor", "n", "n", "s")) if cosine else ()
@@ -84,7 +84,7 @@ def turning(cosine: bool) -> Lines:
     )  # fmt: skip
 
 
-def power() -> Lines:
+def power() -> InstructionSeries:
     """y = a to the power of b: the square of e^(b/2 log |a|), for which b log |a| has what it was rounded by beside it.
 
     Of 0, infinity and what is below 0 it is what NumPy's is.

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from meshrt.arm.cache import Pieces, stretch
+from meshrt.arm.cache import CachePieces, stretch
 from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.soc import Soc
 from meshrt.models.errors import ModelError
@@ -228,5 +228,5 @@ def touch(
     core.caches.write(_share(target, whole, share))
 
 
-def _share(buffer: int, operand: Array, share: tuple[float, float]) -> Pieces:
+def _share(buffer: int, operand: Array, share: tuple[float, float]) -> CachePieces:
     return stretch(buffer, 0, int(share[0] * operand.nbytes), max(int(share[1] * operand.nbytes), 1))

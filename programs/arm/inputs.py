@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from meshrt.arm.cache import Pieces, pieces
+from meshrt.arm.cache import CachePieces, pieces
 from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.soc import Soc
 from meshrt.programs.arm.eightbits import rounded, scales
@@ -19,7 +19,7 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class Rows:
+class CodedRows:
     """x [rows, inner] as codes int8 times `scale` [rows, 1 or groups]; `totals` [rows, groups] are sums of codes.
 
     Arrays are None by shape. `heights`: rows of each micro-tile.
@@ -62,14 +62,14 @@ def span_of(team: Team) -> slice:
     return slice(team[0][1][0], team[-1][1][-1] + 1)
 
 
-def tile_pieces(buffer: int, tile: int, rows: int, inner: int) -> Pieces:
+def tile_pieces(buffer: int, tile: int, rows: int, inner: int) -> CachePieces:
     """Where the codes of a tile lie, with a scale and a total for each row."""
     return pieces(buffer, tile, rows * (inner + 8))
 
 
 def quantized(
     soc: Soc, source: RowSource, shape: tuple[int, int], group: int, high: int, target: int, blocks: bool
-) -> tuple[Rows, Array | None]:
+) -> tuple[CodedRows, Array | None]:
     """Rows [rows, inner] as codes in buffer `target`, and what stays; by all cores, some tiles of `high` rows each.
 
     `group`: inputs whose codes have a total; `blocks`: and a scale of their own.
@@ -99,8 +99,8 @@ def quantized(
 
     parts = [part for _, part in soc.parallel(equal(len(heights), soc.count), work) if part is not None]
     if not parts:
-        return Rows(count, inner, target, heights), None
+        return CodedRows(count, inner, target, heights), None
     stays, codes, scale, totals = (
         None if parts[0][at] is None else np.concatenate([part[at] for part in parts]) for at in range(4)
     )
-    return Rows(count, inner, target, heights, codes, scale, totals), stays
+    return CodedRows(count, inner, target, heights, codes, scale, totals), stays

@@ -26,7 +26,7 @@ Shift = Literal["offset", "zero", "half", "none"]
 
 
 @dataclass(frozen=True)
-class Form:
+class KernelForm:
     """What a kernel is told of weights and inputs.
 
     `shift`: where a group's offset comes from: it is stored; -zero * scale with a zero that is stored, or with half of
@@ -44,12 +44,12 @@ class Form:
         return self.shift == "none"
 
 
-PLAIN = Form()
+PLAIN = KernelForm()
 
 
 @lru_cache(1024)
 def integer_kernel(
-    unit: Unit, rows: int, columns: int, form: Form = PLAIN, first: bool = True, last: bool = True
+    unit: Unit, rows: int, columns: int, form: KernelForm = PLAIN, first: bool = True, last: bool = True
 ) -> MicroKernel:  # fmt: skip
     """For a tile of so many rows and columns, of the `first` group of weights, the `last`, or one between."""
     bits, layout, signed = form.bits, form.layout, form.signed
@@ -114,7 +114,14 @@ def _products(
 
 
 def _after(
-    unit: Unit, sums: list[list[str]], pool: list[str], rows: int, quarters: int, form: Form, first: bool, last: bool
+    unit: Unit,
+    sums: list[list[str]],
+    pool: list[str],
+    rows: int,
+    quarters: int,
+    form: KernelForm,
+    first: bool,
+    last: bool,
 ) -> list[Instruction]:
     """Sums to numbers, four rows after the other, in four columns each."""
     scale, offset = pool[:quarters], pool[quarters : 2 * quarters]

@@ -10,15 +10,15 @@ from math import ceil
 
 import numpy as np
 
-from meshrt.arm.cache import Pieces, stretch
+from meshrt.arm.cache import CachePieces, stretch
 from meshrt.arm.core import Team
 from meshrt.arm.soc import Soc
 from meshrt.programs.arm.split import equal
-from meshrt.programs.arm.stored import COPY, KINDS, Kind, restored, store
+from meshrt.programs.arm.stored import COPY, KINDS, StoredKind, restored, store
 from meshrt.records import dataclass
 
 Array = np.ndarray
-Made = tuple[Array | None, Array | None]  # keys and values float32 [heads, tokens, size]; None by shape
+KeysAndValues = tuple[Array | None, Array | None]  # keys and values float32 [heads, tokens, size]; None by shape
 
 
 @dataclass
@@ -47,7 +47,7 @@ class ArmLayerCache:
     name: str
     heads: int
     size: int
-    kind: Kind
+    kind: StoredKind
     chunk: int
     fused: bool
     others: int = 0
@@ -67,7 +67,7 @@ class ArmLayerCache:
         """Of keys and values of all heads of so many tokens."""
         return 2 * self.heads * room * self.token_bytes
 
-    def append(self, tokens: int, sources: Callable[[int], Pieces], make: Callable[[Team], Made]) -> None:
+    def append(self, tokens: int, sources: Callable[[int], CachePieces], make: Callable[[Team], KeysAndValues]) -> None:
         """Keep keys and values of the next tokens, which `make` makes by a team whose units are heads.
 
         `sources`: where these come from, of a key's head, and of a value's that comes after all of the keys'.
@@ -93,7 +93,7 @@ class ArmLayerCache:
         if not self.fused:
             self._reorder()
 
-    def read(self, team: Team, group: int, times: int, begin: int = 0) -> Made:
+    def read(self, team: Team, group: int, times: int, begin: int = 0) -> KeysAndValues:
         """Keys and values of all tokens from `begin` on in what products take, for query heads that are the team's
         units.
 

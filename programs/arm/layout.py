@@ -7,14 +7,14 @@ same pieces.
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from meshrt.arm.cache import Pieces
+from meshrt.arm.cache import CachePieces
 
 PANEL = 8  # columns
 STEP = 8  # numbers along k that a step of a loop takes
 ITEM = 4  # bytes: float32
 
 
-def block(buffer: int, heights: Sequence[int], tiles: Iterable[int], columns: range) -> Pieces:
+def block(buffer: int, heights: Sequence[int], tiles: Iterable[int], columns: range) -> CachePieces:
     """The pieces of these row tiles, of all that have such heights, in these columns."""
     panels = range(columns.start // PANEL, -(-columns.stop // PANEL))
     return [

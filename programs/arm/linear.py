@@ -12,7 +12,7 @@ from meshrt.arm.device import ArmDevice
 from meshrt.arm.isa import OPERATIONS
 from meshrt.arm.soc import Soc
 from meshrt.programs.arm import packing
-from meshrt.programs.arm.inputs import Rows, tile_pieces
+from meshrt.programs.arm.inputs import CodedRows, tile_pieces
 from meshrt.programs.arm.kernels import integer_kernel
 from meshrt.programs.arm.layout import STEP, block
 from meshrt.programs.arm.planes import SHIFTS
@@ -23,7 +23,7 @@ from meshrt.programs.arm.weights import PackedWeights, ProductMethod, panels_of
 Array = np.ndarray
 
 
-def shares_of(soc: Soc, x: Rows, weights: PackedWeights, how: ProductMethod, split: Split) -> list[Sequence[int]]:
+def shares_of(soc: Soc, x: CodedRows, weights: PackedWeights, how: ProductMethod, split: Split) -> list[Sequence[int]]:
     """The panels of each core. What one takes is found on a core of each kind, by shape, and not counted."""
     units = panels_of(weights.columns, how)
     if split == "equal" or soc.count == 1:
@@ -44,7 +44,7 @@ def shares_of(soc: Soc, x: Rows, weights: PackedWeights, how: ProductMethod, spl
 def _trial(device: ArmDevice, index: int, rows: int, weights: PackedWeights, how: ProductMethod) -> float:
     """Seconds that a core computes on a panel more, once it has the inputs."""
     heights = tuple(row_tiles(rows, how.rows))
-    x, core, took = Rows(rows, weights.inner, -1, heights), ArmCore(device, index, payload=False, spill=True), []
+    x, core, took = CodedRows(rows, weights.inner, -1, heights), ArmCore(device, index, payload=False, spill=True), []
     for panels in (range(1), range(1, 2)):
         core.begin()
         compute([(core, panels)], x, weights, how, -2)
@@ -53,7 +53,7 @@ def _trial(device: ArmDevice, index: int, rows: int, weights: PackedWeights, how
 
 
 def product(
-    soc: Soc, x: Rows, weights: PackedWeights, how: ProductMethod, shares: Sequence[Sequence[int]], y: int
+    soc: Soc, x: CodedRows, weights: PackedWeights, how: ProductMethod, shares: Sequence[Sequence[int]], y: int
 ) -> Array | None:
     """x W^T float32 [rows, columns], to buffer y; None by shape. Which core computes a panel changes no bit."""
 
@@ -66,7 +66,7 @@ def product(
     return np.ascontiguousarray(whole.reshape(x.count, -1)[:, : weights.columns])
 
 
-def compute(team: Team, x: Rows, weights: PackedWeights, how: ProductMethod, y: int) -> Array | None:
+def compute(team: Team, x: CodedRows, weights: PackedWeights, how: ProductMethod, y: int) -> Array | None:
     """The team's panels of the result, float32 [rows, panels, columns of a panel]."""
     tiles, panels = x.heights, [panel for _, units in team for panel in units]
     for core, units in team:
@@ -84,7 +84,7 @@ def compute(team: Team, x: Rows, weights: PackedWeights, how: ProductMethod, y: 
 
 
 def _tiles(
-    team: Team, x: Rows, weights: PackedWeights, how: ProductMethod, rows: int, count: int, span: slice
+    team: Team, x: CodedRows, weights: PackedWeights, how: ProductMethod, rows: int, count: int, span: slice
 ) -> Array | None:
     """All micro-tiles of one height: float32 [rows * count, panels, columns]."""
     panels = [panel for _, units in team for panel in units]
@@ -118,7 +118,7 @@ def _turns(weights: PackedWeights) -> Iterator[tuple[int, range, bool, bool]]:
 
 
 def _streams(
-    x: Rows,
+    x: CodedRows,
     weights: PackedWeights,
     how: ProductMethod,
     panels: Sequence[int],
@@ -148,7 +148,9 @@ def _streams(
     return streams
 
 
-def touch(core: ArmCore, x: Rows, weights: PackedWeights, how: ProductMethod, panels: Sequence[int], y: int) -> None:
+def touch(
+    core: ArmCore, x: CodedRows, weights: PackedWeights, how: ProductMethod, panels: Sequence[int], y: int
+) -> None:
     """What a core's loop over tiles reads and writes, in its order."""
     tiles = x.heights
     real = sum(min(how.columns, weights.columns - panel * how.columns) for panel in panels)

@@ -20,10 +20,19 @@ from meshrt.models.quantize.form import Quantized
 from meshrt.programs.arm.attention import ArmScores, HeadCounts
 from meshrt.programs.arm.between import ArmNorm
 from meshrt.programs.arm.compensators import EIGHT, beside, compensators
-from meshrt.programs.arm.kernels import Form, Shift
+from meshrt.programs.arm.kernels import KernelForm, Shift
 from meshrt.programs.arm.layout import PANEL
 from meshrt.programs.arm.options import CodeOptions
-from meshrt.programs.arm.parts import ArmExperts, ArmLayer, ArmMatrix, ArmMlp, ArmModel, ArmPositions, Factors, QkvNorms
+from meshrt.programs.arm.parts import (
+    ArmExperts,
+    ArmFactors,
+    ArmLayer,
+    ArmMatrix,
+    ArmMlp,
+    ArmModel,
+    ArmPositions,
+    QkvNorms,
+)
 from meshrt.programs.arm.split import Split
 from meshrt.programs.arm.weights import PackedWeights, ProductMethod, choose, place
 from meshrt.programs.routing import Routing
@@ -108,7 +117,7 @@ def place_model(
         seconds = tuple(
             packed(f"{each.name}, second factor", each.factors()[1:], next(over, None), at[each.name]) for each in cut
         )  # fmt: skip
-        return ArmMatrix(name, several[0].rows, ends[-1], whole, how, biased, bias, Factors(first, seconds, how))
+        return ArmMatrix(name, several[0].rows, ends[-1], whole, how, biased, bias, ArmFactors(first, seconds, how))
 
     def mlp_of(stem: str, mlp: forms.Mlp, over: Iterator[ArmMatrix | None]) -> ArmMlp:
         inner = side_by_side(stem + ("up" if mlp.gate is None else "gate, up"), mlp.inner, next(over))
@@ -165,7 +174,7 @@ def place_model(
     output = config.head_matrix if config.head else forms.Matrix(family.head, hidden, config.vocab_size)
     group, tile = group_of(output, scheme), f"{how.rows}x{how.columns}"
     shift: Shift = "half" if scheme.symmetric else "offset" if config.head and config.head.offset else "zero"
-    form = Form(scheme.head_bits, shift=shift, blocks=scheme.blocks)
+    form = KernelForm(scheme.head_bits, shift=shift, blocks=scheme.blocks)
     head_how = choose(soc, form, how.unit.name, tile)
     codes = None if source is None else codes_of(source, output, replace(scheme, bits=scheme.head_bits))
     lying = place(soc, head_how, "head", output.columns, hidden, group, codes)
@@ -180,11 +189,12 @@ def place_model(
 
 def hows_of(soc: Soc, config: Config, scheme: ArmForm) -> tuple[ProductMethod, Mapping[int, ProductMethod]]:
     """How matrices are multiplied, and compensators by their bits: with as many rows, as all take the same codes."""
-    how = choose(soc, Form(scheme.bits, shift=shift_of(config, scheme), blocks=scheme.blocks))
+    how = choose(soc, KernelForm(scheme.bits, shift=shift_of(config, scheme), blocks=scheme.blocks))
     stored = {form.compensator_bits for form in config.quantized.values() if form.rank}
     bits = {EIGHT, *(width for width in stored if width < EIGHT)} if stored else set()
     thin = {
-        width: choose(soc, Form(width, shift="half", blocks=scheme.blocks), how.unit.name) for width in sorted(bits)
+        width: choose(soc, KernelForm(width, shift="half", blocks=scheme.blocks), how.unit.name)
+        for width in sorted(bits)
     }
     rows = min(own.rows for own in (how, *thin.values()))
     return replace(how, rows=rows), {width: replace(own, rows=rows) for width, own in thin.items()}

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from meshrt.arm.cache import PIECE, Pieces
+from meshrt.arm.cache import PIECE, CachePieces
 from meshrt.arm.core import Team
 from meshrt.arm.isa import ld1, of, st1
 from meshrt.arm.kernel import MicroKernel
@@ -37,7 +37,7 @@ class LaneMoves:
         neighbours: Array = (np.diff(self.places, axis=1) == 1).all(axis=1)
         return neighbours
 
-    def read(self, units: Sequence[int], operand: int, buffer: int) -> Pieces:
+    def read(self, units: Sequence[int], operand: int, buffer: int) -> CachePieces:
         """Of an operand, the lines of memory that these registers are in, by pieces."""
         places = self.places[units[0] : units[-1] + 1].reshape(-1)
         low, high = self.begins[operand : operand + 2]

@@ -17,7 +17,7 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class Factors:
+class ArmFactors:
     """Matrices in two factors that have one input: their first ones side by side, and the second of each."""
 
     first: PackedWeights
@@ -43,8 +43,8 @@ class ArmMatrix:
     how: ProductMethod
     biased: bool
     bias: Array | None
-    factors: Factors | None = None
-    more: Factors | None = None
+    factors: ArmFactors | None = None
+    more: ArmFactors | None = None
 
     @property
     def packed(self) -> tuple[PackedWeights, ...]:

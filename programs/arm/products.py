@@ -6,9 +6,9 @@ import numpy as np
 
 from meshrt.arm.core import Team
 from meshrt.arm.soc import Soc
-from meshrt.programs.arm.inputs import Rows, RowSource, quantized, span_of
+from meshrt.programs.arm.inputs import CodedRows, RowSource, quantized, span_of
 from meshrt.programs.arm.linear import product, shares_of
-from meshrt.programs.arm.parts import ArmMatrix, ArmModel, Factors, PassBuffers
+from meshrt.programs.arm.parts import ArmFactors, ArmMatrix, ArmModel, PassBuffers
 from meshrt.programs.arm.rows import by_rows
 from meshrt.programs.arm.vectors import added, units_of
 from meshrt.programs.arm.weights import PackedWeights, ProductMethod
@@ -21,14 +21,14 @@ def times(
 ) -> tuple[Array | None, Array | None]:
     """The rows that a source makes, times a matrix, without its bias; and what stays of the source."""
 
-    def inputs_of(before: RowSource, inner: int, group: int) -> tuple[Rows, Array | None]:
+    def inputs_of(before: RowSource, inner: int, group: int) -> tuple[CodedRows, Array | None]:
         form = matrix.how.form
         return quantized(soc, before, (rows, inner), group, matrix.how.rows, room.codes, form.blocks)
 
-    def by(inputs: Rows, packed: PackedWeights, how: ProductMethod, target: int) -> Array | None:
+    def by(inputs: CodedRows, packed: PackedWeights, how: ProductMethod, target: int) -> Array | None:
         return product(soc, inputs, packed, how, shares_of(soc, inputs, packed, how, model.split), target)
 
-    def by_both(factors: Factors, target: int) -> list[tuple[PackedWeights, Array | None]]:
+    def by_both(factors: ArmFactors, target: int) -> list[tuple[PackedWeights, Array | None]]:
         middle, begin, products = by(inputs, factors.first, factors.how, room.middle), 0, []
         for second in factors.seconds:
             columns = range(begin, begin + second.inner)

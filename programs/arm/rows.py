@@ -12,11 +12,11 @@ from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.tiles import row_tiles
 
 Array = np.ndarray
-Columns = tuple[int, range]  # a buffer, and columns of it
+BufferColumns = tuple[int, range]  # a buffer, and columns of it
 
 
 def by_rows(
-    soc: Soc, count: int, high: int, reads: Sequence[Columns], writes: Sequence[Columns],
+    soc: Soc, count: int, high: int, reads: Sequence[BufferColumns], writes: Sequence[BufferColumns],
     work: Callable[[Team], Sequence[Array | None]], arrays: int, also: Callable[[ArmCore, range], object] | None = None,
 ) -> list[Array | None]:  # fmt: skip
     """What `work` makes of all rows, by teams whose units are rows: so many `arrays` [rows, ..], None by shape.

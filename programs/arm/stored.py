@@ -18,7 +18,7 @@ from meshrt.programs.arm.eightbits import FIRST, LOWEST, MOST, codes_of, largest
 from meshrt.programs.arm.vectors import F16, F32, laid, same, sweep, taken, units_of
 
 Array = np.ndarray
-Kind = Literal["float32", "float16", "int8", "e4m3"]
+StoredKind = Literal["float32", "float16", "int8", "e4m3"]
 KINDS: dict[str, np.dtype[Any]] = {
     "float32": F32, "float16": F16, "int8": np.dtype(np.int8), "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
 }  # fmt: skip
@@ -87,7 +87,7 @@ CONSTANTS = {"int8": same(TINY), "e4m3": SMALL}
 COPY = MicroKernel("copy", (), (ld1(("x",), "x"), st1(("x",), "y")), ())
 
 
-def store(team: Team, kind: Kind, shape: tuple[int, int], x: Array | None) -> tuple[Array | None, Array | None]:
+def store(team: Team, kind: StoredKind, shape: tuple[int, int], x: Array | None) -> tuple[Array | None, Array | None]:
     """float32 [heads, T, D], of shape (T, D), as it is stored, and, of int8, its float16 scales [heads, T]."""
     grid, steps = (len(units_of(team)), shape[0]), ceil(shape[1] / 16)
     inputs, scale = {"x": laid(x, 16)}, None
@@ -104,7 +104,7 @@ def store(team: Team, kind: Kind, shape: tuple[int, int], x: Array | None) -> tu
 
 
 def restored(
-    team: Team, kind: Kind, shape: tuple[int, int], x: Array | None, scale: Array | None, times: int
+    team: Team, kind: StoredKind, shape: tuple[int, int], x: Array | None, scale: Array | None, times: int
 ) -> Array | None:
     """What products take, [heads, T, D] of it as it is stored: float32, or float16 of narrower ones; so many times."""
     if kind not in WIDEN:

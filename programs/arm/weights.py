@@ -9,7 +9,7 @@ from meshrt.arm.soc import Soc
 from meshrt.errors import UsageError
 from meshrt.models.quantize.codes import Codes
 from meshrt.programs.arm import packing
-from meshrt.programs.arm.kernels import Form
+from meshrt.programs.arm.kernels import KernelForm
 from meshrt.programs.arm.layout import PANEL
 from meshrt.programs.arm.packing import GroupRun
 from meshrt.programs.arm.tiles import UNITS, Unit, parse_tile, plan
@@ -26,7 +26,7 @@ class ProductMethod:
     unit: Unit
     rows: int
     columns: int
-    form: Form
+    form: KernelForm
     order: Order = "columns"
 
 
@@ -53,7 +53,11 @@ class PackedWeights:
 
 
 def choose(
-    soc: Soc, form: Form, unit: str | None = None, tile: str | tuple[int, int] | None = None, order: Order = "columns"
+    soc: Soc,
+    form: KernelForm,
+    unit: str | None = None,
+    tile: str | tuple[int, int] | None = None,
+    order: Order = "columns",
 ) -> ProductMethod:
     """The best unit that the cores have, and its best tile, unless others are asked for. UsageError."""
     if unit is None:

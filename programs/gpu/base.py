@@ -17,15 +17,15 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.operations import matmul
 from meshrt.models.checkpoint import Index
 from meshrt.models.matrix import Matrix
-from meshrt.programs.gpu.cut import EVERY, Cutter, Weights, product
+from meshrt.programs.gpu.cut import EVERY, Cutter, GpuWeight, product
 from meshrt.programs.gpu.dense import biased
-from meshrt.programs.gpu.scheme import Ahead, Arrays, Results
+from meshrt.programs.gpu.scheme import Arrays, Results, RunAhead
 from meshrt.programs.shares import shares
 from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)
-class Pair:
+class FactorShards:
     """A's columns [in, share of the rank] and B's rows [share, out]."""
 
     a: np.ndarray
@@ -36,7 +36,7 @@ class Pair:
 class Columns:
     """Columns of a matrix that is not decomposed; `sizes` of all GPUs if they are to be gathered."""
 
-    w: Weights
+    w: GpuWeight
     sizes: tuple[int, ...] | None
 
 
@@ -44,7 +44,7 @@ class Columns:
 class BaseFirst:
     """The matrices as one GPU has them, and their biases, of the columns that it ends up with."""
 
-    matrices: tuple[Pair | Columns, ...]
+    matrices: tuple[FactorShards | Columns, ...]
     biases: tuple[np.ndarray | None, ...]
 
 
@@ -52,7 +52,7 @@ class BaseFirst:
 class BaseSecond:
     """The matrix as one GPU has it; its `rows` of an input that every GPU has; `sizes` of inputs to be gathered."""
 
-    matrix: Pair | Weights
+    matrix: FactorShards | GpuWeight
     bias: np.ndarray | None
     rows: slice | None
     sizes: tuple[int, ...] | None
@@ -70,7 +70,7 @@ def cut_first(cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index])
             tuple(cut.bias(matrix, index) for matrix, index in pairs),
         )
 
-    def cut_one(matrix: Matrix) -> Pair | Columns:
+    def cut_one(matrix: Matrix) -> FactorShards | Columns:
         if matrix.rank is not None:
             return _pair(cut, matrix)
         sizes = shares(cut.count, matrix.columns)
@@ -79,14 +79,14 @@ def cut_first(cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index])
     return BaseFirst(tuple(map(cut_one, matrices)), tuple(cut.bias(matrix, EVERY) for matrix in matrices))
 
 
-def _pair(cut: Cutter, matrix: Matrix) -> Pair:
+def _pair(cut: Cutter, matrix: Matrix) -> FactorShards:
     assert matrix.rank is not None
     share = cut.own(matrix.rank)
-    return Pair(cut.a(matrix, EVERY, share), cut.b(matrix, share, EVERY))
+    return FactorShards(cut.a(matrix, EVERY, share), cut.b(matrix, share, EVERY))
 
 
 def first(
-    gpus: Gpus, shards: Sequence[BaseFirst], xs: Arrays, wanted: int, ahead: Ahead = None
+    gpus: Gpus, shards: Sequence[BaseFirst], xs: Arrays, wanted: int, ahead: RunAhead = None
 ) -> list[Results]:  # fmt: skip
     """Matrix by matrix: x A B, and the sum over the GPUs."""
     results = [Results([], []) for _ in shards]
@@ -98,17 +98,17 @@ def first(
     return results
 
 
-def _product(gpus: Gpus, matrices: Sequence[Pair | Columns], xs: Arrays) -> Arrays:
+def _product(gpus: Gpus, matrices: Sequence[FactorShards | Columns], xs: Arrays) -> Arrays:
     parts = []
     for gpu, weights, x in zip(gpus.mine, matrices, xs, strict=True):
-        parts.append(_through(gpu, weights, x) if isinstance(weights, Pair) else product(gpu, x, weights.w))
+        parts.append(_through(gpu, weights, x) if isinstance(weights, FactorShards) else product(gpu, x, weights.w))
     matrix = matrices[0]
-    if isinstance(matrix, Pair):
+    if isinstance(matrix, FactorShards):
         return gpus.reduce_sum(parts)
     return parts if matrix.sizes is None else gpus.all_gather(parts, matrix.sizes)
 
 
-def _through(gpu: Gpu, pair: Pair, x: np.ndarray) -> np.ndarray:
+def _through(gpu: Gpu, pair: FactorShards, x: np.ndarray) -> np.ndarray:
     return matmul(gpu, matmul(gpu, x, pair.a), pair.b)
 
 
@@ -127,7 +127,7 @@ def second(gpus: Gpus, shards: Sequence[BaseSecond], ys: Arrays) -> Arrays:
         ys = gpus.all_gather(ys, sizes)
     parts = []
     for gpu, shard, y in zip(gpus.mine, shards, ys, strict=True):
-        if isinstance(shard.matrix, Pair):
+        if isinstance(shard.matrix, FactorShards):
             parts.append(_through(gpu, shard.matrix, y))
         else:
             parts.append(product(gpu, y if shard.rows is None else y[:, shard.rows], shard.matrix))

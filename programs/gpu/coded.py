@@ -5,7 +5,7 @@ Factors that are stored as codes have their groups in the row-major array, acros
 
 import numpy as np
 
-from meshrt.gpu.codes import UNIT, Factor, GpuCodes, GpuMatrix, Thin, Way, room_for_factor
+from meshrt.gpu.codes import UNIT, GpuCodes, GpuFactor, GpuMatrix, ProductWay, Thin, room_for_factor
 from meshrt.gpu.gpu import COMPUTED, Gpu
 from meshrt.models.checkpoint import Checkpoint, Index
 from meshrt.models.errors import ModelError
@@ -21,7 +21,7 @@ DTYPES = {"U8": np.uint8, "F16": np.float16}
 class Hold:
     """How products with codes are computed; whether compensators are held in float16, whatever they are stored in."""
 
-    way: Way = "apart"
+    way: ProductWay = "apart"
     half: bool = False
 
 
@@ -49,7 +49,7 @@ class CodedCut:
         u = self._factor("u", (self.matrix.columns, rank), rows, EVERY)
         return Thin(slice(0, height), u, self._factor("v", (rank, self.matrix.rows), EVERY, columns), rank)
 
-    def _factor(self, letter: str, shape: tuple[int, int], rows: Index, columns: slice) -> Factor:
+    def _factor(self, letter: str, shape: tuple[int, int], rows: Index, columns: slice) -> GpuFactor:
         specs = self.form.compensator(self.matrix.columns, self.matrix.rows)
         tensors = {
             end.removeprefix(letter + "_"): self._read(end, *spec)

@@ -16,10 +16,10 @@ from meshrt.programs.shares import part
 from meshrt.records import dataclass
 
 EVERY = slice(None)
-Weights: TypeAlias = np.ndarray | GpuMatrix  # of a product: [in, out], or codes of [out, in]
+GpuWeight: TypeAlias = np.ndarray | GpuMatrix  # of a product: [in, out], or codes of [out, in]
 
 
-def product(gpu: Gpu, x: np.ndarray, weights: Weights, bias: np.ndarray | None = None) -> np.ndarray:
+def product(gpu: Gpu, x: np.ndarray, weights: GpuWeight, bias: np.ndarray | None = None) -> np.ndarray:
     """x W (+ bias), whatever W is kept in."""
     if isinstance(weights, np.ndarray):
         return matmul(gpu, x, weights, bias)
@@ -39,7 +39,7 @@ class Cutter:
         """This GPU's share of 0..size."""
         return part(self.gpu.place, self.count, size)
 
-    def whole(self, matrix: Matrix, rows: Index, columns: Index) -> Weights:
+    def whole(self, matrix: Matrix, rows: Index, columns: Index) -> GpuWeight:
         """A part of W^T, also of one that is decomposed; of one that is quantized its codes."""
         if isinstance(matrix.form, Quantized):
             assert isinstance(rows, slice)
@@ -76,7 +76,7 @@ class Cutter:
             return self._keep(self.gpu.shaped((length(index, rows), columns)))
         return self._keep(self.checkpoint.read(name + ".weight", index).astype(COMPUTED))
 
-    def joined(self, parts: Sequence[Weights]) -> Weights:
+    def joined(self, parts: Sequence[GpuWeight]) -> GpuWeight:
         """Matrices that were read already, side by side; they are the same memory."""
         if coded := [part for part in parts if isinstance(part, GpuMatrix)]:
             return side_by_side(self.gpu, coded)

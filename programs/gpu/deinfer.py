@@ -18,8 +18,8 @@ from meshrt.models.checkpoint import Index
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.form import Quantized
 from meshrt.programs.gpu import dense
-from meshrt.programs.gpu.cut import EVERY, Cutter, Weights
-from meshrt.programs.gpu.scheme import Ahead, Arrays, Results
+from meshrt.programs.gpu.cut import EVERY, Cutter, GpuWeight
+from meshrt.programs.gpu.scheme import Arrays, Results, RunAhead
 from meshrt.programs.shares import shares
 from meshrt.records import dataclass
 
@@ -77,7 +77,7 @@ def cut_first(cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index])
 
 
 def first(
-    gpus: Gpus, shards: Sequence[DeInferFirst | dense.DenseFirst], xs: Arrays, wanted: int, ahead: Ahead = None
+    gpus: Gpus, shards: Sequence[DeInferFirst | dense.DenseFirst], xs: Arrays, wanted: int, ahead: RunAhead = None
 ) -> list[Results]:  # fmt: skip
     """Down, all-gather, up: only of the first `wanted` matrices; the latents are those of all."""
     latents, own = xs, [shard for shard in shards if isinstance(shard, DeInferFirst)]
@@ -126,6 +126,6 @@ def second(gpus: Gpus, shards: Sequence[DeInferSecond | dense.DenseSecond], ys: 
     ]
 
 
-def _array(weights: Weights) -> np.ndarray:
+def _array(weights: GpuWeight) -> np.ndarray:
     assert isinstance(weights, np.ndarray)  # where a matrix is quantized, all are
     return weights

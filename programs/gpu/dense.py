@@ -11,8 +11,8 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.operations import add
 from meshrt.models.checkpoint import Index
 from meshrt.models.matrix import Matrix
-from meshrt.programs.gpu.cut import EVERY, Cutter, Weights, product
-from meshrt.programs.gpu.scheme import Ahead, Arrays, Results
+from meshrt.programs.gpu.cut import EVERY, Cutter, GpuWeight, product
+from meshrt.programs.gpu.scheme import Arrays, Results, RunAhead
 from meshrt.records import dataclass
 
 
@@ -20,7 +20,7 @@ from meshrt.records import dataclass
 class DenseFirst:
     """This GPU's columns of all matrices, side by side [in, columns]; where each begins and ends."""
 
-    w: Weights
+    w: GpuWeight
     bias: np.ndarray | None
     ends: tuple[int, ...]
 
@@ -29,7 +29,7 @@ class DenseFirst:
 class DenseSecond:
     """This GPU's rows of the matrix [rows, out], and the whole bias, which comes after the sum."""
 
-    w: Weights
+    w: GpuWeight
     bias: np.ndarray | None
 
 
@@ -47,7 +47,7 @@ def cut_first(cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index])
 
 
 def first(
-    gpus: Gpus, shards: Sequence[DenseFirst], xs: Arrays, wanted: int, ahead: Ahead = None
+    gpus: Gpus, shards: Sequence[DenseFirst], xs: Arrays, wanted: int, ahead: RunAhead = None
 ) -> list[Results]:  # fmt: skip
     """One product with all columns."""
     results = []

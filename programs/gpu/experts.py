@@ -12,7 +12,7 @@ from meshrt.gpu.timing import ACTIVATE
 from meshrt.models.experts import route
 from meshrt.models.matrix import Experts, Mlp
 from meshrt.programs.gpu import kernels
-from meshrt.programs.gpu.cut import EVERY, Cutter, Weights, product
+from meshrt.programs.gpu.cut import EVERY, Cutter, GpuWeight, product
 from meshrt.programs.gpu.mixing import Mixing
 from meshrt.programs.gpu.scheme import Arrays
 from meshrt.records import dataclass
@@ -24,8 +24,8 @@ Chosen = NDArray[np.integer]  # [tokens, top]
 class Feed:
     """An MLP, or this GPU's part of it: gate and up side by side, and down."""
 
-    inner: Weights
-    down: Weights
+    inner: GpuWeight
+    down: GpuWeight
 
     @property
     def columns(self) -> int:
@@ -132,7 +132,7 @@ def _by_expert(chosen: Chosen, experts: int) -> list[tuple[NDArray[np.intp], NDA
     return [(own // top, own % top) for own in (order[ends[at] : ends[at + 1]] for at in range(experts))]
 
 
-def grouped(gpu: Gpu, xs: Arrays, weights: Sequence[Weights], outs: Arrays) -> None:
+def grouped(gpu: Gpu, xs: Arrays, weights: Sequence[GpuWeight], outs: Arrays) -> None:
     """Products of the experts that have tokens, or room: one kernel for all."""
     none = [None for _ in xs]
     if isinstance(weights[0], GpuMatrix):

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-View = np.ndarray
+Array = np.ndarray
 
 
-def rms_norm(out: View, x: View, weight: View, eps: float, scale: View, wide: View) -> None:
+def rms_norm(out: Array, x: Array, weight: Array, eps: float, scale: Array, wide: Array) -> None:
     """x / root mean square over the last axis, times weight. Scratch: scale [T, 1], wide as x."""
     np.multiply(x, x, out)
     np.add.reduce(out, axis=-1, out=scale, keepdims=True)
@@ -27,7 +27,7 @@ def rms_norm(out: View, x: View, weight: View, eps: float, scale: View, wide: Vi
 
 
 def layer_norm(
-    out: View, x: View, weight: View, bias: View, eps: float, scale: View, wide: View, centred: View
+    out: Array, x: Array, weight: Array, bias: Array, eps: float, scale: Array, wide: Array, centred: Array
 ) -> None:
     """(x - mean) / standard deviation over the last axis, times weight, plus bias. Scratch: also centred, as x."""
     np.add.reduce(x, axis=-1, out=scale, keepdims=True)
@@ -39,7 +39,7 @@ def layer_norm(
     np.add(out, wide, out)
 
 
-def rotate(_: View, low: View, high: View, cos: View, sin: View, scratch: View) -> None:
+def rotate(_: Array, low: Array, high: Array, cos: Array, sin: Array, scratch: Array) -> None:
     """Rotary embedding in place: `low` and `high` [T, heads, D/2] are the halves of heads; cos, sin [T, 1, D/2].
 
     Scratch: [5, T, heads, D/2].
@@ -59,19 +59,19 @@ def rotate(_: View, low: View, high: View, cos: View, sin: View, scratch: View) 
     np.copyto(high, d)
 
 
-def scaled(x: View, factor: float) -> None:
+def scaled(x: Array, factor: float) -> None:
     """x times a number, in place."""
     np.multiply(x, factor, x)
 
 
-def capped(x: View, cap: float) -> None:
+def capped(x: Array, cap: float) -> None:
     """cap tanh(x / cap), in place."""
     np.divide(x, cap, x)
     np.tanh(x, x)
     np.multiply(x, cap, x)
 
 
-def gelu_tanh(out: View, wide: View, x: View) -> None:
+def gelu_tanh(out: Array, wide: Array, x: Array) -> None:
     """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2. Scratch: wide, as out."""
     np.copyto(wide, x)
     np.multiply(wide, wide, out)
@@ -85,14 +85,14 @@ def gelu_tanh(out: View, wide: View, x: View) -> None:
     np.multiply(out, wide, out)
 
 
-def geglu(out: View, wide: View, gate: View, up: View) -> None:
+def geglu(out: Array, wide: Array, gate: Array, up: Array) -> None:
     """gelu_tanh(gate) up. Scratch: wide, as out."""
     gelu_tanh(out, wide, gate)
     np.copyto(wide, up)
     np.multiply(out, wide, out)
 
 
-def silu(out: View, wide: View, x: View) -> None:
+def silu(out: Array, wide: Array, x: Array) -> None:
     """x sigmoid(x), with sigmoid(x) = (1 + tanh(x/2)) / 2, which overflows nowhere. Scratch: wide, as out."""
     np.copyto(wide, x)
     np.multiply(wide, 0.5, out)
@@ -102,51 +102,51 @@ def silu(out: View, wide: View, x: View) -> None:
     np.multiply(out, wide, out)
 
 
-def reglu(out: View, wide: View, gate: View, up: View) -> None:
+def reglu(out: Array, wide: Array, gate: Array, up: Array) -> None:
     """max(gate, 0) up. Scratch: wide, as out."""
     relu(out, wide, gate)
     np.copyto(wide, up)
     np.multiply(out, wide, out)
 
 
-def swiglu(out: View, wide: View, gate: View, up: View) -> None:
+def swiglu(out: Array, wide: Array, gate: Array, up: Array) -> None:
     """silu(gate) up. Scratch: wide, as out."""
     silu(out, wide, gate)
     np.copyto(wide, up)
     np.multiply(out, wide, out)
 
 
-def relu(out: View, _: View, x: View) -> None:
+def relu(out: Array, _: Array, x: Array) -> None:
     np.copyto(out, x)
     np.maximum(out, 0, out=out)
 
 
-def store(pool: View, slots: View, rows: View) -> None:
+def store(pool: Array, slots: Array, rows: Array) -> None:
     """Rows to their slots of a cache."""
     pool[slots] = rows
 
 
-def store_rows(target: View, places: View, source: View, rows: View, scratch: View) -> None:
+def store_rows(target: Array, places: Array, source: Array, rows: Array, scratch: Array) -> None:
     """Some rows of the source to their places. Scratch: as many rows."""
     source.take(rows, 0, scratch, "clip")
     target[places] = scratch
 
 
-def leave(kept: View, pool: View, slots: View) -> None:
+def leave(kept: Array, pool: Array, slots: Array) -> None:
     """Rows of a cache to the host's memory."""
     kept[:] = pool[slots]
 
 
-def copy_runs(_: View, runs: Sequence[tuple[View, View]]) -> None:
+def copy_runs(_: Array, runs: Sequence[tuple[Array, Array]]) -> None:
     """Stretches of a cache that lie together, one after the other, to a compact buffer."""
     for target, source in runs:
         np.copyto(target, source)
 
 
 def attend_cached(
-    out: View, q: View, keys: View, values: View, slots: View, scale: float,
-    cap: float | None, k: View, v: View, kt: View, vt: View, no_value: View, no_score: View, scores: View, total: View,
-    wide: View,
+    out: Array, q: Array, keys: Array, values: Array, slots: Array, scale: float,
+    cap: float | None, k: Array, v: Array, kt: Array, vt: Array, no_value: Array, no_score: Array,
+    scores: Array, total: Array, wide: Array,
 ) -> None:  # fmt: skip
     """Attention of one new token a sequence over a paged cache, keys and values [places, G D].
 
@@ -167,7 +167,7 @@ def attend_cached(
 
 
 def attend_causal(
-    out: View, q: View, k: View, v: View, heads: tuple[int, int, int], ends: Sequence[int], scale: float,
+    out: Array, q: Array, k: Array, v: Array, heads: tuple[int, int, int], ends: Sequence[int], scale: float,
     cap: float | None, window: int | None,
 ) -> None:  # fmt: skip
     """Causal attention inside each of several sequences: out, q [T, G g D]; k, v [T, G D]; ends of the sequences.
@@ -191,7 +191,7 @@ def attend_causal(
 
 
 def attend_parts(
-    out: View, q: View, keys: View, values: View, heads: tuple[int, int, int], places: Sequence[View],
+    out: Array, q: Array, keys: Array, values: Array, heads: tuple[int, int, int], places: Sequence[Array],
     spans: Sequence[tuple[int, int]], scale: float, cap: float | None, window: int | None,
 ) -> None:  # fmt: skip
     """Causal attention of the tokens from `begin` to `end` of each sequence (its span) over a paged cache.
@@ -217,7 +217,7 @@ def attend_parts(
         row += n
 
 
-def softmax(scores: View, total: View, wide: View) -> None:
+def softmax(scores: Array, total: Array, wide: Array) -> None:
     """In place, over the last axis. Scratch: total [.., 1], wide as scores."""
     np.maximum.reduce(scores, axis=-1, out=total, keepdims=True)
     np.copyto(wide, total)
@@ -228,14 +228,14 @@ def softmax(scores: View, total: View, wide: View) -> None:
     np.divide(scores, wide, scores)
 
 
-def likeliest(_: View, logits: View, first: int, best: View, ids: View, indices: View) -> None:
+def likeliest(_: Array, logits: Array, first: int, best: Array, ids: Array, indices: Array) -> None:
     """The greatest of each row, and its number counted from `first`; of equal ones the lowest. Scratch: places int."""
     np.maximum.reduce(logits, axis=-1, out=best)
     logits.argmax(-1, indices)
     np.add(indices, first, ids, casting="unsafe")
 
 
-def winners(out: View, values: View, ids: View, rows: View, indices: View) -> None:
+def winners(out: Array, values: Array, ids: Array, rows: Array, indices: Array) -> None:
     """Of a candidate from each GPU [rows, GPUs], the greatest's id; `ids` is flat; `rows`: where each row begins."""
     values.argmax(-1, indices)
     np.add(indices, rows, indices)

@@ -13,7 +13,7 @@ from meshrt.programs.gpu.cache import PagedCache
 from meshrt.programs.gpu.forward import Rotary, rotated
 from meshrt.programs.gpu.scheme import Arrays, Results
 from meshrt.programs.gpu.shards import HeadsShard, ShardedModel
-from meshrt.programs.gpu.squeezing import Run, Squeezed, parts
+from meshrt.programs.gpu.squeezing import Squeezed, TokenRun, parts
 from meshrt.records import dataclass
 
 
@@ -55,7 +55,7 @@ class NewTokens:
         self.squeezed = Squeezed(gpus, model, cache, total_blocks) if cache.low_rank else None
         self.places = np.zeros(rows, np.int64)  # of the new tokens in its buffer, and the row that comes there
         self.rows = np.zeros(rows, np.int64)
-        self.rebuilt: list[Run] = []  # keys and values of the layer that is under way, but for the new tokens'
+        self.rebuilt: list[TokenRun] = []  # keys and values of the layer that is under way, but for the new tokens'
         self.loaded = 0
         self.seen = dict.fromkeys(windows, 0)
         self.scratch: dict[tuple[int, HeadsShard, int | None], Scratch] = {}
@@ -147,8 +147,8 @@ class NewTokens:
         return ys
 
     def _complete(
-        self, gpu: Gpu, at: int, layer: int, rebuilt: Run, result: Results, turn: Rotary | None
-    ) -> Run:  # fmt: skip
+        self, gpu: Gpu, at: int, layer: int, rebuilt: TokenRun, result: Results, turn: Rotary | None
+    ) -> TokenRun:  # fmt: skip
         """The new tokens' keys and values to where the others' are already."""
         qkv, heads = parts(self.model, at, layer)
         latents = [latent for latent in result.latents[1:] if latent is not None]

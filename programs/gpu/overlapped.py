@@ -13,7 +13,7 @@ from meshrt.gpu.operations import matmul, matmuls
 from meshrt.programs.gpu import deinfer
 from meshrt.programs.gpu.deinfer import DeInferFirst, DeInferSecond, cut_first, cut_second, inner, own_latents, split
 from meshrt.programs.gpu.dense import DenseFirst, DenseSecond
-from meshrt.programs.gpu.scheme import Ahead, Arrays, Results
+from meshrt.programs.gpu.scheme import Arrays, Results, RunAhead
 
 __all__ = ["cut_first", "cut_second", "first", "second", "split"]
 
@@ -23,7 +23,7 @@ HALVES = (
 
 
 def first(
-    gpus: Gpus, shards: Sequence[DeInferFirst | DenseFirst], xs: Arrays, wanted: int, ahead: Ahead = None
+    gpus: Gpus, shards: Sequence[DeInferFirst | DenseFirst], xs: Arrays, wanted: int, ahead: RunAhead = None
 ) -> list[Results]:  # fmt: skip
     """Down, all-gather, up."""
     own = [shard for shard in shards if isinstance(shard, DeInferFirst) and shard.down is not None]

@@ -36,7 +36,7 @@ from meshrt.programs.shares import part
 from meshrt.programs.storage import storage_type
 from meshrt.records import dataclass
 
-Pieces = list[tuple[Request, Tokens]]  # what a micro-batch computes of whom
+PromptPieces = list[tuple[Request, Tokens]]  # what a micro-batch computes of whom
 
 
 @dataclass(frozen=True)
@@ -164,11 +164,11 @@ def _cut(requests: Sequence[Request], groups: int) -> list[Sequence[Request]]:
     return [requests[part(at, count, len(requests))] for at in range(count)]
 
 
-def _prompts(pipelines: Pipelines, requests: Sequence[Request]) -> list[Pieces]:
+def _prompts(pipelines: Pipelines, requests: Sequence[Request]) -> list[PromptPieces]:
     """Prompts in groups; of fewer prompts than micro-batches each in as many parts as there are for it."""
     if not requests or len(requests) >= pipelines.micro_batches:
         return [[(request, request.tokens()) for request in group] for group in _cut(requests, pipelines.micro_batches)]
-    pieces: list[Pieces] = []
+    pieces: list[PromptPieces] = []
     for at, request in enumerate(requests):
         share = part(at, len(requests), pipelines.micro_batches)
         parts = min(share.stop - share.start, len(request.prompt))
@@ -177,11 +177,11 @@ def _prompts(pipelines: Pipelines, requests: Sequence[Request]) -> list[Pieces]:
     return pieces
 
 
-def _news(requests: Sequence[Request]) -> Pieces:
+def _news(requests: Sequence[Request]) -> PromptPieces:
     return [(request, request.tokens()) for request in requests if not request.done]
 
 
-def _step(pipelines: Pipelines, batches: Sequence[Sequence[Pieces]], backs: Backs) -> None:
+def _step(pipelines: Pipelines, batches: Sequence[Sequence[PromptPieces]], backs: Backs) -> None:
     """Micro-batches of all replicas through their stages; whoever has all its tokens in the cache gets the next one."""
     next_tokens: dict[int, tuple[int, float]] = {}
     for stages, own in zip(pipelines.stages, batches, strict=True):
@@ -201,7 +201,7 @@ def _step(pipelines: Pipelines, batches: Sequence[Sequence[Pieces]], backs: Back
                 request.times.append(time)
 
 
-def _flow(gpus: Gpus, stages: Sequence[Stage], pieces: Pieces, backs: Backs) -> dict[int, tuple[int, float]]:
+def _flow(gpus: Gpus, stages: Sequence[Stage], pieces: PromptPieces, backs: Backs) -> dict[int, tuple[int, float]]:
     """One micro-batch through all stages: the tokens that a hosted GPU of the last one found, and when."""
     sequences, group = [tokens for _, tokens in pieces], backs.batches[pieces[0][0].number]
     xs: list[np.ndarray] | None = None
@@ -247,7 +247,7 @@ def _batch(stage: Stage, sequences: Sequence[Tokens]) -> Prompts | PromptParts |
     return batch
 
 
-def _found(gpus: Gpus, last: Stage, pieces: Pieces, ahead: Ahead) -> dict[int, tuple[int, float]]:
+def _found(gpus: Gpus, last: Stage, pieces: PromptPieces, ahead: Ahead) -> dict[int, tuple[int, float]]:
     """UsageError where a logit is no number."""
     if gpus.payload and not np.isfinite(ahead.best[: len(pieces)]).all():
         raise UsageError("no token can be picked: a logit is infinite or not a number; --dtype float32 has most room")

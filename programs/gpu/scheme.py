@@ -17,7 +17,7 @@ from meshrt.programs.gpu.cut import Cutter
 from meshrt.records import dataclass
 
 Arrays = list[np.ndarray]
-Ahead = Callable[[], None] | None
+RunAhead = Callable[[], None] | None
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Scheme(Protocol):
     def cut_first(self, cut: Cutter, matrices: Sequence[Matrix], columns: Sequence[Index]) -> Any: ...
 
     def first(
-        self, gpus: Gpus, shards: Sequence[Any], xs: Arrays, wanted: int, ahead: Ahead = None
+        self, gpus: Gpus, shards: Sequence[Any], xs: Arrays, wanted: int, ahead: RunAhead = None
     ) -> list[Results]: ...
 
     def cut_second(self, cut: Cutter, matrix: Matrix, rows: Index, split: bool) -> Any: ...

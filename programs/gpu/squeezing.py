@@ -14,7 +14,7 @@ from meshrt.programs.gpu.forward import Rotary, rotated, turning
 from meshrt.programs.gpu.pages import runs
 from meshrt.programs.gpu.shards import HeadsShard, ShardedModel
 
-Run = tuple[np.ndarray, np.ndarray]  # a stretch of the buffer, a stretch of the cache
+TokenRun = tuple[np.ndarray, np.ndarray]  # a stretch of the buffer, a stretch of the cache
 
 
 class Squeezed:
@@ -29,7 +29,7 @@ class Squeezed:
         self.tables: list[list[int]] = []  # of the loaded sequences, and how many blocks they have together
         self.blocks = 0
         self.places: list[Sequence[int]] = []  # where a sequence's blocks are in the buffer: the remapping list
-        self.copies: list[tuple[int, int, list[Run], Cost]] = []  # of a plan: GPU, layer, what to copy
+        self.copies: list[tuple[int, int, list[TokenRun], Cost]] = []  # of a plan: GPU, layer, what to copy
         self.turn: list[list[Rotary]] = []
 
     def load(self, tables: list[list[int]]) -> None:
@@ -64,7 +64,7 @@ class Squeezed:
             for gpu, shard in zip(self.gpus.mine, self.model.shards, strict=True)
         ]
 
-    def rebuild(self, gpu: Gpu, at: int, layer: int) -> Run:
+    def rebuild(self, gpu: Gpu, at: int, layer: int) -> TokenRun:
         """Keys and values of all that is loaded."""
         pools, qkv, heads = self.cache.pools[at], *parts(self.model, at, layer)
         assert pools.squeezed is not None and pools.rebuilt is not None
@@ -87,7 +87,7 @@ class Squeezed:
             rotated(gpu, outs[0], heads.dim, turn)
         return outs[0], outs[1]
 
-    def _views(self, at: int, layer: int) -> list[Run]:
+    def _views(self, at: int, layer: int) -> list[TokenRun]:
         pools, views = self.cache.pools[at], []
         assert pools.squeezed is not None
         if not self.gpus.payload:

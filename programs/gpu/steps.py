@@ -17,7 +17,7 @@ from meshrt.programs.gpu.shards import ShardedModel
 from meshrt.programs.gpu.swapping import HostMemory, SwappedTokens, bring_back, host_bytes, keep_on_host
 from meshrt.records import dataclass
 
-Key = tuple[int, int, int]  # of a plan: rows, blocks of the longest, of all together
+PlanKey = tuple[int, int, int]  # of a plan: rows, blocks of the longest, of all together
 PLANS = 16  # that are kept; the one that was used longest ago goes first
 NOTES = 512  # the same of steps by shape
 
@@ -50,7 +50,7 @@ class CacheSteps:
     cache: PagedCache
     all_logits: bool = False
     ahead: Ahead | None = None  # what the last step left
-    plans: dict[Key, RecordedStep] = field(default_factory=dict)
+    plans: dict[PlanKey, RecordedStep] = field(default_factory=dict)
     noted: dict[tuple[int, int], ShapeStep] = field(default_factory=dict)  # by sequences and tokens
     recorded: int = 0  # plans in all
     largest: int = 0  # batch of new tokens
@@ -152,7 +152,7 @@ class CacheSteps:
         self.recorded += 1
         return self.record(key, self.recorded - 1)
 
-    def record(self, key: Key, number: int) -> RecordedStep:
+    def record(self, key: PlanKey, number: int) -> RecordedStep:
         """The plan of that number, for batches of that size."""
         batch = NewTokens(self.gpus, self.model, self.cache, *key)
         with self.gpus.recording(f"plan {number}") as plan:

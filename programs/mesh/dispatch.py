@@ -26,7 +26,7 @@ from meshrt.mesh.repeat import sampled
 from meshrt.programs.mesh.meshgemm import coming_in, in_flight, zeros
 from meshrt.records import dataclass
 
-Way = Literal["multicast", "ring", "crossbar"]
+DispatchWay = Literal["multicast", "ring", "crossbar"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +47,8 @@ class PieceMoves:
 
 
 def carry(
-    block: Block, way: Way, axis: str, tiles: np.ndarray, moves: PieceMoves, places: int, sample: int | None = None,
-    pairs: np.ndarray | None = None,
+    block: Block, way: DispatchWay, axis: str, tiles: np.ndarray, moves: PieceMoves, places: int,
+    sample: int | None = None, pairs: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
     """Tiles [bh, bw, places of a core, *piece] to [bh, bw, places, *piece], zero where nothing comes. LimitError.
 

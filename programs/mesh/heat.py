@@ -13,7 +13,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.mesh import PORT_NAMES, Mesh
 from meshrt.records import dataclass
 
-Part = Literal["dispatch", "combine"]
+TrafficPart = Literal["dispatch", "combine"]
 Most = tuple[int, int, int, int]  # bytes of a link or a pair, and which it is
 
 
@@ -23,13 +23,13 @@ class Heat:
     between all rows of the mesh, int64 [H, H], from and to.
     """
 
-    links: dict[Part, np.ndarray]
-    pairs: dict[Part, np.ndarray]
+    links: dict[TrafficPart, np.ndarray]
+    pairs: dict[TrafficPart, np.ndarray]
 
 
 def no_heat(block: Block) -> Heat:
     height = block.mesh.height
-    parts: tuple[Part, ...] = ("dispatch", "combine")
+    parts: tuple[TrafficPart, ...] = ("dispatch", "combine")
     return Heat(
         {part: np.zeros((4, *block.shape), np.int64) for part in parts},
         {part: np.zeros((height, height), np.int64) for part in parts},

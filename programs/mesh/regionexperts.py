@@ -28,7 +28,7 @@ from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.dispatch import PieceMoves, carry
 from meshrt.programs.mesh.gate import PromptChoice, block_rows, timed
 from meshrt.programs.mesh.grid import RegionGrid, whole
-from meshrt.programs.mesh.heat import Heat, Part, no_heat, told
+from meshrt.programs.mesh.heat import Heat, TrafficPart, no_heat, told
 from meshrt.programs.mesh.linear import product
 from meshrt.programs.mesh.meshgemm import meshgemm, zeros
 from meshrt.programs.mesh.regions import Region
@@ -37,7 +37,7 @@ from meshrt.records import dataclass
 
 
 @dataclass(frozen=True)
-class Places:
+class ExpertPlaces:
     """Where tokens are at home, and where an expert's places are: sizes of a core, and of a tile in a region."""
 
     grid: RegionGrid
@@ -71,7 +71,7 @@ def in_regions(
     grid, tally = mixture.grid or whole(block.mesh), mixture.tally
     rows, columns, length, et = normed.shape[2:]
     hidden = int((chunks.embedding >= 0).sum())
-    places = Places(grid, rows, length, columns * et, hidden, w.top, -(-mixture.capacity // grid.sides))
+    places = ExpertPlaces(grid, rows, length, columns * et, hidden, w.top, -(-mixture.capacity // grid.sides))
     with timed(region, "prefill", "dispatch"):
         counts = add_up_counts(block, w, choice)
         tiles = with_choice(block, choice, normed, places)
@@ -116,7 +116,7 @@ def add_up_counts(block: Block, w: MeshExperts, choice: PromptChoice) -> np.ndar
     return total[0, 0].copy() if block.payload else np.asarray(of_row.sum(axis=0))
 
 
-def with_choice(block: Block, choice: PromptChoice, normed: np.ndarray, places: Places) -> np.ndarray:
+def with_choice(block: Block, choice: PromptChoice, normed: np.ndarray, places: ExpertPlaces) -> np.ndarray:
     """Tokens as they travel, [bh, bw, rows * Lt, columns * Et + 2 top]: their experts' numbers and shares in front."""
     tokens = normed.swapaxes(3, 4).reshape(*block.lead, places.rows * places.length, -1)
     by_core = choice.experts.reshape(block.mesh.height, -1, places.top).astype(np.float32)
@@ -126,7 +126,7 @@ def with_choice(block: Block, choice: PromptChoice, normed: np.ndarray, places: 
 
 
 def members(
-    experts: np.ndarray, of_round: range, turn: int, places: Places
+    experts: np.ndarray, of_round: range, turn: int, places: ExpertPlaces
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Of each expert's tokens, those of a pass: their numbers, and which of a token's experts it is. The host's."""
     tokens, choices = [], []
@@ -140,7 +140,7 @@ def members(
 
 def one_pass(
     region: Region, mlp: MeshMlp, tiles: np.ndarray, made: np.ndarray, tokens: list[np.ndarray],
-    choices: list[np.ndarray], of_round: range, places: Places, heat: Heat,
+    choices: list[np.ndarray], of_round: range, places: ExpertPlaces, heat: Heat,
 ) -> None:  # fmt: skip
     """Some tokens to the experts of a round, and what these make of them, into `made`."""
     block, mixture, grid = region.block, region.mixture, places.grid
@@ -173,7 +173,7 @@ def one_pass(
         block.elementwise(made)
 
 
-def along_y(tokens: list[np.ndarray], places: Places) -> PieceMoves:
+def along_y(tokens: list[np.ndarray], places: ExpertPlaces) -> PieceMoves:
     """From home to the rows of cores that have the experts' places, in every column of the mesh."""
     grid, at_home, ways = places.grid, places.rows * places.length, []
     for number, token in enumerate(tokens):
@@ -186,7 +186,7 @@ def along_y(tokens: list[np.ndarray], places: Places) -> PieceMoves:
     return PieceMoves(core, place, to_core, to_place)
 
 
-def along_x(places: Places) -> PieceMoves:
+def along_x(places: ExpertPlaces) -> PieceMoves:
     """Every number of E, of all of a core's tokens for a region, from the mesh's columns to that region's."""
     grid, number, ways = places.grid, np.arange(places.embedding), []
     each = grid.tile_columns * places.of_tile
@@ -199,7 +199,7 @@ def along_x(places: Places) -> PieceMoves:
     return PieceMoves(moves[0], moves[1], moves[2], moves[3], packet)
 
 
-def own_shares(block: Block, came: np.ndarray, of_round: range, places: Places) -> np.ndarray:
+def own_shares(block: Block, came: np.ndarray, of_round: range, places: ExpertPlaces) -> np.ndarray:
     """The shares of the tokens at a core's places, by what came with them: [bh, bw, rows, 1, Ct, 1] of its region."""
     grid, mesh = places.grid, block.mesh
     row = (mesh.y0 + np.arange(block.lead[0]))[:, None] // grid.height
@@ -230,7 +230,9 @@ def multiply(
 
 
 @contextmanager
-def moved(region: Region, part: Part, tokens: list[np.ndarray], places: Places, heat: Heat) -> Iterator[None]:
+def moved(
+    region: Region, part: TrafficPart, tokens: list[np.ndarray], places: ExpertPlaces, heat: Heat
+) -> Iterator[None]:
     """Note the bytes over links of a part, and those that had to go: of each token, for each of its experts."""
     block, mixture = region.block, region.mixture
     assert mixture is not None

@@ -60,9 +60,9 @@ class NeuronEngine:
         self.steps = len(new) - 1
         state.restore(self.cores, self._tiles(), snapshot)
 
-    def _tiles(self) -> list[state.Tiles]:
+    def _tiles(self) -> list[state.NamedTiles]:
         """What each hosted core has between two tokens, weights apart: of keys and values, those of the tokens."""
-        all_tiles: list[state.Tiles] = []
+        all_tiles: list[state.NamedTiles] = []
         for share in self.shares:
             tiles = {"identity": share.identity}
             for layer, cache in enumerate(share.caches):

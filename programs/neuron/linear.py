@@ -23,10 +23,10 @@ LINEAR = BlockSizes(m=512, k=1024, n=1024)
 
 
 Whole = Tile | CodedTiles  # W [in, out], of numbers or in codes
-Matrix = Whole | tuple[Tile, Tile]  # or its factors U [in, r] and V [r, out]
+NeuronMatrix = Whole | tuple[Tile, Tile]  # or its factors U [in, r] and V [r, out]
 
 
-def beside(x: Tile, matrices: Sequence[Matrix], bias: Tile | None = None) -> Tile:
+def beside(x: Tile, matrices: Sequence[NeuronMatrix], bias: Tile | None = None) -> Tile:
     """x [T, K] times matrices that lie side by side, + bias [1, N] -> [T, N] in HBM, N being all their columns."""
     widths = [columns_of(w) for w in matrices]
     out: Tile = nl.ndarray((x.shape[0], sum(widths)), x.dtype, buffer=x.core.hbm)
@@ -36,11 +36,13 @@ def beside(x: Tile, matrices: Sequence[Matrix], bias: Tile | None = None) -> Til
     return out
 
 
-def columns_of(w: Matrix) -> int:
+def columns_of(w: NeuronMatrix) -> int:
     return (w[1] if isinstance(w, tuple) else w).shape[1]
 
 
-def linear(x: Tile, w: Matrix, bias: Tile | None = None, out: Tile | None = None, blocks: BlockSizes = LINEAR) -> Tile:
+def linear(
+    x: Tile, w: NeuronMatrix, bias: Tile | None = None, out: Tile | None = None, blocks: BlockSizes = LINEAR
+) -> Tile:
     """x [T, K] w [K, N] + bias [1, N] -> [T, N] in HBM, in `out` if given. x is read once, w once for each strip of x.
 
     Of factors the product x U goes through HBM.

@@ -22,7 +22,7 @@ from meshrt.programs.neuron.attention import CoreHeads, HeadNorms, NeuronLayerCa
 from meshrt.programs.neuron.blocks import transposed
 from meshrt.programs.neuron.dense import BASELINE, matmul
 from meshrt.programs.neuron.fused import FUSED, fused
-from meshrt.programs.neuron.linear import Matrix, beside, linear
+from meshrt.programs.neuron.linear import NeuronMatrix, beside, linear
 from meshrt.programs.neuron.mlp import svd_mlp
 from meshrt.programs.neuron.norm import NeuronNorm, activated, add, add_row, capped, gated, normed
 from meshrt.programs.neuron.weights import NeuronLayer, NeuronWeights, place_weights, share_heads
@@ -134,7 +134,7 @@ def mlp(share: Share, layer: NeuronLayer, x: Tile) -> Tile:
     return out if layer.down_bias is None else add_row(out, layer.down_bias)
 
 
-def turned(w: Matrix, identity: Tile) -> Matrix:
+def turned(w: NeuronMatrix, identity: Tile) -> NeuronMatrix:
     """A matrix, or both factors, [out, in] -> [in, out], through HBM by a kernel of its own: the published program's
     `weight.t()` before each of its kernels.
     """
@@ -146,7 +146,7 @@ def turned(w: Matrix, identity: Tile) -> Matrix:
     return transposed(w, identity)
 
 
-def product(x_t: Tile, w: Matrix) -> Tile:
+def product(x_t: Tile, w: NeuronMatrix) -> Tile:
     """x^T [K, T] w [K, N] -> [T, N], of factors fused: where some of the three matrices have them and some have not."""
     if isinstance(w, tuple):
         return fused(x_t, *w, FUSED, nl.float32, is_xt=True)

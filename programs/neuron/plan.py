@@ -17,7 +17,7 @@ from meshrt.neuron.device import NeuronDevice
 from meshrt.programs.neuron.blocks import BlockSizes, F, P
 from meshrt.records import dataclass
 
-Kernel = Literal["fused", "mlp"]
+KernelName = Literal["fused", "mlp"]
 ROWS = (P, 2 * P, F, 2 * F, 3 * F, *(F * 2**power for power in range(2, 8)))  # of a block along M: 128 to 65536
 SIDES = (P, 2 * P, F, 2 * F, 4 * F)  # along K, r and N
 
@@ -33,7 +33,7 @@ class Product:
     k: int
     r: int
     n: int
-    kernel: Kernel
+    kernel: KernelName
     dtype: np.dtype[Any]
     sums: np.dtype[Any]
 

@@ -19,7 +19,7 @@ from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.tile import Tile
 from meshrt.programs.neuron.attention import CoreHeads
 from meshrt.programs.neuron.coded import place_codes
-from meshrt.programs.neuron.linear import Matrix, Whole
+from meshrt.programs.neuron.linear import NeuronMatrix, Whole
 from meshrt.programs.neuron.norm import NeuronNorm
 from meshrt.programs.shares import part
 from meshrt.records import dataclass
@@ -35,16 +35,16 @@ class NeuronLayer:
     """
 
     attention_norm: NeuronNorm
-    qkv: tuple[Matrix, ...]
+    qkv: tuple[NeuronMatrix, ...]
     qkv_bias: Tile | None
-    o: Matrix
+    o: NeuronMatrix
     o_bias: Tile | None
     head_norms: tuple[Tile, ...]
     after_attention: NeuronNorm | None
     mlp_norm: NeuronNorm
-    gate: Matrix | None
-    up: Matrix
-    down: Matrix
+    gate: NeuronMatrix | None
+    up: NeuronMatrix
+    down: NeuronMatrix
     inner_biases: tuple[Tile, ...]  # of gate and up
     down_bias: Tile | None
     after_mlp: NeuronNorm | None
@@ -115,7 +115,7 @@ def place_weights(
         read = None if checkpoint is None else checkpoint.read(name + ".weight").astype(np.float32)
         return core.tensor_of((rows, hidden) if read is None else read, dtype)
 
-    def matrix(source: forms.Matrix, rows: slice, across: slice, as_read: bool = False) -> Matrix:
+    def matrix(source: forms.Matrix, rows: slice, across: slice, as_read: bool = False) -> NeuronMatrix:
         """W^T of the checkpoint's [out, in] at [across, rows]; or U and V, of which one side is cut."""
         if not isinstance(source.form, forms.LowRank):
             return whole((source,), rows, (across,), as_read)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from meshrt.arm.cache import Pieces, pieces
+from meshrt.arm.cache import CachePieces, pieces
 from meshrt.arm.core import Team
 from meshrt.arm.device import GIB, N2X8
 from meshrt.arm.isa import ld1, of, st1
@@ -45,7 +45,7 @@ def one_operator(
     sizes["scores"] = (heads * tokens, 4 * seen)
     buffers = {name: soc.buffer(name, count * nbytes) for name, (count, nbytes) in sizes.items()}
 
-    def all_of(name: str) -> Pieces:
+    def all_of(name: str) -> CachePieces:
         count, nbytes = sizes[name]
         return [piece for row in range(count) for piece in pieces(buffers[name], row, nbytes)]
 

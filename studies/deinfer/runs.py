@@ -19,7 +19,7 @@ WAY = {
 }
 LAYERS_RUN = 2  # of layers that are alike: the second is counted for the others
 
-Read = Callable[[dict[str, Any]], float]
+ReadNumber = Callable[[dict[str, Any]], float]
 
 
 def machine(name: str, link: str) -> GpuDevice:
@@ -49,7 +49,7 @@ def one_batch(system: str, model: str, tokens: int, context: int, tp: int, devic
     )  # fmt: skip
 
 
-def read(emulate: Emulate, run: RunSpec, metric: Read) -> tuple[float | None, str]:
+def read(emulate: Emulate, run: RunSpec, metric: ReadNumber) -> tuple[float | None, str]:
     """The figure, and a note where there is none."""
     outcome: Outcome = emulate(run)
     if outcome.report is None:

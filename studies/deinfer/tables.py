@@ -115,7 +115,7 @@ def table5(emulate: Emulate) -> list[PaperRow]:
     return rows
 
 
-def _of_a_layer(key: str) -> runs.Read:
+def _of_a_layer(key: str) -> runs.ReadNumber:
     layers = len(read_family(find_model("llama3-70b")).layers)
     if key:
         return lambda report: runs.decode_layer(report, key, layers)

@@ -29,7 +29,7 @@ BOUND = 1 << 30  # bytes of memory beyond those that the process starts with
 PATIENCE = 20.0  # seconds for one input
 FOUND = 3
 
-Kind: TypeAlias = tuple[Callable[[Random], FuzzCase], Callable[[Path, tuple[str | None, ...]], None]]
+FuzzKind: TypeAlias = tuple[Callable[[Random], FuzzCase], Callable[[Path, tuple[str | None, ...]], None]]
 
 
 def _make_onnx(rng: Random) -> FuzzCase:
@@ -44,7 +44,7 @@ def _import_onnx(folder: Path, arguments: tuple[str | None, ...]) -> None:
     graphs.import_an_onnx_file(folder, arguments)
 
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, FuzzKind] = {
     "loaders": (models.make_checkpoint, models.read_a_checkpoint),
     "config": (models.make_config, models.read_a_config),
     "mixtures": (mixtures.make_mixture, mixtures.run_a_mixture),
@@ -63,7 +63,7 @@ def kind_of(number: int, names: Sequence[str]) -> str:
     return names[number % len(names)]
 
 
-def make(kinds: Mapping[str, Kind], seed: int, number: int, names: Sequence[str]) -> FuzzCase:
+def make(kinds: Mapping[str, FuzzKind], seed: int, number: int, names: Sequence[str]) -> FuzzCase:
     """The input of that number: it depends on nothing else."""
     name = kind_of(number, names)
     return kinds[name][0](Random(f"{seed} {name} {number}"))
@@ -84,7 +84,7 @@ def lay(case: FuzzCase, folder: Path, before: FuzzCase) -> None:
         (folder / name).symlink_to(target)
 
 
-def work(scratch: Path, seed: int, first: int, names: Sequence[str], kinds: Mapping[str, Kind] = KINDS) -> None:
+def work(scratch: Path, seed: int, first: int, names: Sequence[str], kinds: Mapping[str, FuzzKind] = KINDS) -> None:
     """Try inputs from `first` on; leaves the process where something is found."""
     folder, place = scratch / "input", scratch / "case.json"
     shutil.rmtree(folder, ignore_errors=True)
@@ -118,7 +118,7 @@ def limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (now + BOUND, now + BOUND))
 
 
-def main(kinds: Mapping[str, Kind] = KINDS) -> None:
+def main(kinds: Mapping[str, FuzzKind] = KINDS) -> None:
     """The command line is `fuzz.Worker`'s."""
     scratch, seed, number, names = sys.argv[1:]
     from meshrt import cli  # noqa: F401 - what the first command line would import

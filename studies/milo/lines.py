@@ -11,7 +11,7 @@ from meshrt.models.quantize.model import QuantizedMatrix
 from meshrt.studies.milo.quality import RecipeOutcome
 from meshrt.studies.milo.sizes import shapes_of
 
-Value = float | int | str | None
+TableValue = float | int | str | None
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class TableLine:
     table: str
     model: str
     system: str
-    values: Mapping[str, Value]
+    values: Mapping[str, TableValue]
 
     def json(self) -> dict[str, Any]:
         return asdict(self)
@@ -32,7 +32,7 @@ def quality(table: str, model: str, outcomes: Mapping[str, RecipeOutcome]) -> li
     lines = []
     for system, outcome in outcomes.items():
         nats, error = outcome.more_than(outcomes["fp16"])
-        values: dict[str, Value] = {
+        values: dict[str, TableValue] = {
             "policy": outcome.policy, "bytes": outcome.bytes, "compensator_bytes": outcome.compensator_bytes,
             "bits_per_weight": outcome.bits_per_weight, "error": outcome.error, "perplexity": outcome.perplexity,
             "nats_more": nats, "standard_error": error,
@@ -46,7 +46,7 @@ def kinds(table: str, model: str, outcomes: Mapping[str, RecipeOutcome]) -> list
     lines = []
     for kind, matrices in by_kind(model, outcomes["HQQ"].matrices).items():
         small, large = (np.mean([matrix.residual_rank[at] for matrix in matrices]) for at in (0, 1))
-        values: dict[str, Value] = {
+        values: dict[str, TableValue] = {
             "matrices": len(matrices), "kurtosis": float(np.mean([matrix.kurtosis for matrix in matrices])),
             "below_half": float(small), "from_half_on": float(large),
             "share_below_half": float(np.mean([matrix.residual_rank[0] / min(matrix.shape) for matrix in matrices])),
@@ -76,7 +76,7 @@ def rounds(table: str, model: str, outcomes: Mapping[str, RecipeOutcome]) -> lis
             curves = [[error for error, _ in matrix.rounds] for matrix in matrices if matrix.rounds]
             if not curves:
                 continue
-            values: dict[str, Value] = {
+            values: dict[str, TableValue] = {
                 "matrices": len(curves),
                 "monotone": sum(all(b <= a for a, b in pairwise(curve)) for curve in curves),
                 "converged": sum(matrix.stopped_by == "converged" for matrix in matrices),

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-Pairs = list[tuple[Any, Any]]  # what came out and what should have
+ResultPairs = list[tuple[Any, Any]]  # what came out and what should have
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -19,7 +19,7 @@ class KernelCase:
 
     path: str  # how the file's path ends
     name: str
-    run: Callable[[Any, Any, np.random.Generator], Pairs]
+    run: Callable[[Any, Any, np.random.Generator], ResultPairs]
     tolerance: float
     parts: tuple[str, ...]  # functions with nki's decorator that run as parts of it, as FILE:NAME or NAME of its file
 
@@ -30,7 +30,7 @@ CASES: list[KernelCase] = []
 def case(path: str, *names: str, tolerance: float = 1e-5, parts: tuple[str, ...] = ()) -> Callable[..., Any]:
     """Register a function for kernels of a file."""
 
-    def add(run: Callable[[Any, Any, np.random.Generator], Pairs]) -> Callable[..., Any]:
+    def add(run: Callable[[Any, Any, np.random.Generator], ResultPairs]) -> Callable[..., Any]:
         CASES.extend(KernelCase(path, name, run, tolerance, parts) for name in names)
         return run
 
@@ -55,7 +55,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return result
 
 
-def worst(pairs: Pairs) -> float:
+def worst(pairs: ResultPairs) -> float:
     """The largest difference, as a share of the largest number there should be. Infinite for another shape."""
     largest = 0.0
     for got, wanted in pairs:

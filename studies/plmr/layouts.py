@@ -25,7 +25,7 @@ from meshrt.errors import LimitError, MeshrtError, UsageError
 from meshrt.ranks.console import Console
 from meshrt.studies.plmr import check
 from meshrt.studies.plmr.check import Compliance, Limits, Metric, Verdict
-from meshrt.studies.plmr.subject import Layout, Reach, evaluate, fill
+from meshrt.studies.plmr.subject import Layout, SendReach, evaluate, fill
 from meshrt.studies.sweep import Outcome
 
 METRICS = {
@@ -38,7 +38,7 @@ METRICS = {
 }
 
 
-def layout(path: str, parameters: str, launches: Sequence[str], arch: str, steps: str, reach: Reach) -> Layout:
+def layout(path: str, parameters: str, launches: Sequence[str], arch: str, steps: str, reach: SendReach) -> Layout:
     """A layout's file, and what of it follows N. UsageError."""
     file = Path(path)
     if not file.exists():

@@ -17,7 +17,7 @@ from meshrt.options import Option
 from meshrt.program import Program, load_program
 from meshrt.whole import LARGEST, whole
 
-Reach = Literal["next", "line"]
+SendReach = Literal["next", "line"]
 
 SHORT = {
     "allgather": "gemm:algorithm=allgather",
@@ -37,7 +37,7 @@ class Workload:
     options: Mapping[str, str]
     tile: str = ""
     steps: str = "1"
-    reach: Reach = "next"
+    reach: SendReach = "next"
 
 
 # gemv has 8 tile numbers of y at a core, so that a ring's N chunks of them need no padding up to N = 64.
@@ -61,7 +61,7 @@ class Subject:
     source: str  # what `load_program` takes
     options: Mapping[str, str]
     steps: str
-    reach: Reach
+    reach: SendReach
 
     @property
     def kind(self) -> str:
@@ -84,7 +84,7 @@ class Layout:
     launches: tuple[str, ...]
     arch: str
     steps: str
-    reach: Reach
+    reach: SendReach
     kind: str = "CSL"
 
     @property
@@ -92,7 +92,7 @@ class Layout:
         return {"params": self.parameters, "launch": " ".join(self.launches), "arch": self.arch}
 
 
-def parse(text: str, extra: Sequence[str] = (), steps: str | None = None, reach: Reach | None = None) -> Subject:
+def parse(text: str, extra: Sequence[str] = (), steps: str | None = None, reach: SendReach | None = None) -> Subject:
     """'NAME[:option=value,...]' or 'FILE.py[:option=value,...]'; `extra` are more of 'option=value'. UsageError.
 
     A packaged model's name is llama with that model.

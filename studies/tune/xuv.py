@@ -10,7 +10,7 @@ from meshrt import __version__
 from meshrt.errors import LimitError
 from meshrt.neuron.device import MIB, NeuronDevice
 from meshrt.neuron.language import DTYPES
-from meshrt.programs.neuron.plan import Kernel, Product, Proposal, balance, least_rows, propose
+from meshrt.programs.neuron.plan import KernelName, Product, Proposal, balance, least_rows, propose
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.grid import Cell, Grid, put
@@ -19,8 +19,8 @@ from meshrt.studies.waferllm.printed import table
 
 
 def tune(
-    comm: Any, console: Console, device: NeuronDevice, *, kernel: Kernel, m: int, k: int, r: int, n: int, dtype: str,
-    sums: str, cores: int, top: int,
+    comm: Any, console: Console, device: NeuronDevice, *, kernel: KernelName, m: int, k: int, r: int, n: int,
+    dtype: str, sums: str, cores: int, top: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Emulate the first `top` proposals by shape, shared out to the ranks: the report, on all of them. UsageError.
 

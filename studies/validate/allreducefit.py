@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.gpu.device import Protocol
-from meshrt.studies.validate.gpuallreduce import ALLREDUCE, SYSTEMS, System, placed
+from meshrt.studies.validate.gpuallreduce import ALLREDUCE, SYSTEMS, MeasuredSystem, placed
 from meshrt.studies.validate.gpufit import Found, off, search
 from meshrt.studies.validate.rows import DATA, Measurement, read_rows
 
@@ -20,7 +20,7 @@ def _other(protocols: tuple[Protocol, ...], name: str, **numbers: Any) -> tuple[
     return tuple(replace(protocol, **numbers) if protocol.name == name else protocol for protocol in protocols)
 
 
-def systems(constants: Found) -> dict[str, System]:
+def systems(constants: Found) -> dict[str, MeasuredSystem]:
     """The systems with these numbers; each GPU's, and those of the network, are shared."""
     changed = {}
     for name, system in SYSTEMS.items():
@@ -41,11 +41,13 @@ def systems(constants: Found) -> dict[str, System]:
             pcie_bytes_per_second=constants[f"{gpu} pcie"], network_bytes_per_second=constants["network rate"],
             pcie_protocols=_other(device.pcie_protocols, "Simple", step_seconds=constants[f"{gpu} pcie step"]),
         )  # fmt: skip
-        changed[name] = System(device, {count: constants[f"{name} {count} late"] for count in system.late_seconds})
+        changed[name] = MeasuredSystem(
+            device, {count: constants[f"{name} {count} late"] for count in system.late_seconds}
+        )
     return changed
 
 
-def ring_seconds(system: System, row: Measurement) -> float:
+def ring_seconds(system: MeasuredSystem, row: Measurement) -> float:
     """What gpuallreduce.emulated reads off a clock."""
     gpus, nbytes = row.sizes["gpus"], row.sizes["bytes"]
     device = placed(system, gpus, row.sizes["gpus_per_node"])

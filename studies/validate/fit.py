@@ -17,7 +17,7 @@ import numpy as np
 
 from meshrt.mesh.device import Device
 from meshrt.mesh.presets import WSE3
-from meshrt.studies.validate.kind import Batch, Emulated, MeasurementKind, Sizes
+from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind, Sizes
 from meshrt.studies.validate.meshproducts import GEMM, GEMV, emulate_meshgemm, emulate_meshgemv
 from meshrt.studies.validate.rows import DATA, read_rows
 
@@ -27,7 +27,7 @@ CONSTANTS = {
 }
 SMALL = 1 / 8  # cycles
 
-Emulate = Callable[[Device, Sequence[Sizes]], list[Emulated]]
+EmulateProducts = Callable[[Device, Sequence[Sizes]], list[Emulated]]
 
 
 def fit(device: Device, wanted: Callable[[Sizes], bool] = lambda row: True) -> Device:
@@ -35,7 +35,7 @@ def fit(device: Device, wanted: Callable[[Sizes], bool] = lambda row: True) -> D
 
     `wanted` leaves out rows of other sizes.
     """
-    kinds: tuple[tuple[MeasurementKind, Emulate], ...] = ((GEMV, emulate_meshgemv), (GEMM, emulate_meshgemm))
+    kinds: tuple[tuple[MeasurementKind, EmulateProducts], ...] = ((GEMV, emulate_meshgemv), (GEMM, emulate_meshgemm))
     for kind, emulate in kinds:
         rows = [row for row in read_rows(DATA / kind.file, (kind,)) if row.use == "fit"]
         rows = [row for row in rows if wanted(row.sizes)]
@@ -55,11 +55,11 @@ def fit(device: Device, wanted: Callable[[Sizes], bool] = lambda row: True) -> D
 
 
 def _ratios(
-    emulate: Emulate,
+    emulate: EmulateProducts,
     device: Device,
     sizes: Sequence[Sizes],
     measured: np.ndarray,
-    batches: Sequence[tuple[float, Batch]],
+    batches: Sequence[tuple[float, BatchRows]],
 ) -> np.ndarray:
     """Emulated over measured, of each row."""
     cycles = np.full(len(sizes), np.nan)

@@ -16,14 +16,14 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.presets import A100, H100
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
-from meshrt.studies.validate.kind import Batch, Emulated, MeasurementKind, Sizes, whole
+from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind, Sizes, whole
 
 BEFORE = 2  # collectives, until they go on evenly
 DTYPE = np.dtype(np.float16)
 
 
 @dataclass(frozen=True)
-class System:
+class MeasuredSystem:
     """Machines that were measured. `late_seconds`, by the number of GPUs that a run had, was found on rows for fitting;
     of another number it is the nearest one's."""
 
@@ -41,13 +41,13 @@ A100_PAIRS = replace(
 )  # fmt: skip
 H100_PAIRS = replace(H100, nvlink_gpus=2, nvlink_bytes_per_second=247e9)
 SYSTEMS = {
-    "a100_dgx": System(A100, {2: 53.9e-6, 8: 31.9e-6, 16: 46.8e-6}),
-    "a100_pairwise_nvlink": System(A100_PAIRS, {2: 60.3e-6, 4: 64.6e-6}),
-    "h100_pairwise_nvlink": System(H100_PAIRS, {2: 28.1e-6, 4: 26.9e-6}),
+    "a100_dgx": MeasuredSystem(A100, {2: 53.9e-6, 8: 31.9e-6, 16: 46.8e-6}),
+    "a100_pairwise_nvlink": MeasuredSystem(A100_PAIRS, {2: 60.3e-6, 4: 64.6e-6}),
+    "h100_pairwise_nvlink": MeasuredSystem(H100_PAIRS, {2: 28.1e-6, 4: 26.9e-6}),
 }
 
 
-def placed(system: System, gpus: int, in_node: int) -> GpuDevice:
+def placed(system: MeasuredSystem, gpus: int, in_node: int) -> GpuDevice:
     """As these GPUs are joined: over the network; by NVLink; or, where they are more than that joins, by PCIe."""
     device = replace(system.device, node_gpus=in_node)
     if gpus > in_node:
@@ -81,7 +81,7 @@ def _system(text: str) -> str:
     return text
 
 
-def _by_ring(rows: Sequence[Sizes]) -> list[tuple[float, Batch]]:
+def _by_ring(rows: Sequence[Sizes]) -> list[tuple[float, BatchRows]]:
     batches: dict[tuple[str, int], list[int]] = {}
     for at, row in enumerate(rows):
         batches.setdefault((row["system"], row["gpus"]), []).append(at)

@@ -20,7 +20,7 @@ from meshrt.programs.gpu.forward import activated, normed, rotated
 from meshrt.programs.gpu.scheme import Results
 from meshrt.programs.gpu.shards import NormShard
 from meshrt.studies.validate import eager
-from meshrt.studies.validate.kind import Batch, Emulated, MeasurementKind, Sizes, maybe_whole, whole, word
+from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind, Sizes, maybe_whole, whole, word
 
 DEVICES = {"A6000": "a6000", "A40": "a40", "A100": "a100", "H100": "h100"}
 BUSY = 1.0  # seconds that the device is behind the host
@@ -124,7 +124,7 @@ def _gpu(text: str) -> str:
     return text
 
 
-def _by_gpu(rows: Sequence[Sizes]) -> list[tuple[float, Batch]]:
+def _by_gpu(rows: Sequence[Sizes]) -> list[tuple[float, BatchRows]]:
     batches: dict[str, list[int]] = {}
     for at, row in enumerate(rows):
         batches.setdefault(row["gpu"], []).append(at)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Sizes = Mapping[str, Any]  # a row's cells but for what was measured and `use`, read
-Batch = tuple[int, ...]  # numbers of rows
+BatchRows = tuple[int, ...]  # numbers of rows
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class MeasurementKind:
     kernel: Callable[[Sizes], str]  # what a row's error is counted under
     size: Callable[[Sizes], str]  # what rows stand together in the table
     batches: Callable[
-        [Sequence[Sizes]], Sequence[tuple[float, Batch]]
+        [Sequence[Sizes]], Sequence[tuple[float, BatchRows]]
     ]  # rows that run together; the host's time, about
     emulate: Callable[[Sequence[Sizes]], Sequence[Emulated]]  # of one batch, in this process
 

@@ -17,7 +17,7 @@ from meshrt.mesh.device import Device
 from meshrt.mesh.presets import WSE3
 from meshrt.programs.mesh.published import published_meshgemm, published_meshgemv, steady
 from meshrt.ranks.board import Board
-from meshrt.studies.validate.kind import Batch, Emulated, MeasurementKind, Sizes, whole
+from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind, Sizes, whole
 
 ALL_STEPS = 208  # cores a side up to which all steps are run; beyond, STEPS of either loop
 STEPS = 8
@@ -86,7 +86,7 @@ def _emulate(
     return done
 
 
-def _alike(columns: Sequence[str], power: int, sizes: Sequence[Sizes]) -> list[tuple[float, Batch]]:
+def _alike(columns: Sequence[str], power: int, sizes: Sequence[Sizes]) -> list[tuple[float, BatchRows]]:
     """Rows that are alike in these columns, of which P is the first, together. Time goes with a power of P."""
     batches: dict[tuple[int, ...], list[int]] = {}
     for at, row in enumerate(sizes):

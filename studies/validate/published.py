@@ -14,7 +14,7 @@ from meshrt.csl.program import build
 from meshrt.csl.stamps import between
 from meshrt.csl.wafer import Wafer
 from meshrt.errors import UsageError
-from meshrt.studies.validate.kind import Batch, Emulated, MeasurementKind, Sizes
+from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind, Sizes
 from meshrt.studies.validate.meshproducts import GEMM, GEMV
 
 BEGIN, REPEATS = 1, 2  # runs before the first stamp, and between the two
@@ -60,7 +60,7 @@ def kinds(folder: Path) -> tuple[MeasurementKind, ...]:
     return tuple(both)
 
 
-def _alone(sizes: Sequence[Sizes]) -> list[tuple[float, Batch]]:
+def _alone(sizes: Sequence[Sizes]) -> list[tuple[float, BatchRows]]:
     """Each row by itself; time goes with cores, times steps where there is a third axis."""
     return [(float(row["p"] ** (3 if "kt" in row else 2)), (at,)) for at, row in enumerate(sizes)]
 

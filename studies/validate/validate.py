@@ -10,7 +10,7 @@ from meshrt.errors import UsageError, nearest
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.validate.errors import Compared, by_use, errors
-from meshrt.studies.validate.kind import Batch, Emulated, MeasurementKind
+from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind
 from meshrt.studies.validate.kinds import KINDS
 from meshrt.studies.validate.rows import DATA, Measurement, read_rows
 
@@ -55,14 +55,14 @@ def _sampled(rows: Sequence[Measurement], count: int) -> list[Measurement]:
 
 def _emulate(comm: Any, console: Console, rows: Sequence[Measurement]) -> list[Emulated]:
     """Batches go to the ranks by what they cost, the dearest first, each to the one that has least to do."""
-    batches: list[tuple[float, MeasurementKind, Batch]] = []
+    batches: list[tuple[float, MeasurementKind, BatchRows]] = []
     for kind in dict.fromkeys(row.kind.name for row in rows):
         own = [at for at, row in enumerate(rows) if row.kind.name == kind]
         of = rows[own[0]].kind
         for cost, numbers in of.batches([rows[at].sizes for at in own]):
             batches.append((cost, of, tuple(own[at] for at in numbers)))
     batches.sort(key=lambda batch: (-batch[0], batch[2]))
-    loads, mine = [0.0] * comm.size, list[tuple[float, MeasurementKind, Batch]]()
+    loads, mine = [0.0] * comm.size, list[tuple[float, MeasurementKind, BatchRows]]()
     for batch in batches:
         rank = loads.index(min(loads))
         loads[rank] += batch[0]

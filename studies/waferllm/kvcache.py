@@ -12,7 +12,7 @@ from meshrt.studies.rows import Emulate, PaperRow
 from meshrt.studies.sweep import RunSpec
 from meshrt.studies.waferllm import published
 from meshrt.studies.waferllm.cells import DTYPE, cell_row, wafer
-from meshrt.studies.waferllm.published import System
+from meshrt.studies.waferllm.published import PublishedSystem
 
 if TYPE_CHECKING:
     from meshrt.models.config import Config
@@ -28,7 +28,7 @@ def table5(device: Device, emulate: Emulate) -> list[PaperRow]:
     rows = []
     for cell in wafer(5):
         side = published.DECODE_MESH[cell.model]
-        programs: dict[System, tuple[RunSpec, str]] = {
+        programs: dict[PublishedSystem, tuple[RunSpec, str]] = {
             "waferllm": kv_job(device, cell.model, cell.column, side, squares(device, side)),
             "as-published": area_job(device, cell.model, cell.column, side),
         }

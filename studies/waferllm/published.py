@@ -7,14 +7,18 @@ these were taken from, which has lost the last column of Table 2. Nothing missin
 from dataclasses import dataclass
 from typing import Literal
 
-System = Literal["waferllm", "as-published", "t10", "t10-inferred", "ladder", "ladder-inferred", "a100"]
-WSE: tuple[System, ...] = ("waferllm", "t10", "ladder")
-OTHERS: dict[System, System] = {  # beside a system's cells: waferllm's own programs; what these tables suggest
+PublishedSystem = Literal["waferllm", "as-published", "t10", "t10-inferred", "ladder", "ladder-inferred", "a100"]
+WSE: tuple[PublishedSystem, ...] = ("waferllm", "t10", "ladder")
+# Beside a system's cells: waferllm's own programs; what these tables suggest.
+OTHERS: dict[PublishedSystem, PublishedSystem] = {
     "waferllm": "as-published", "t10": "t10-inferred", "ladder": "ladder-inferred",
 }  # fmt: skip
-INFERRED: tuple[System, ...] = ("t10-inferred", "ladder-inferred")  # read off the tables: only where they are asked for
-PROGRAMS: tuple[System, ...] = ("waferllm", "as-published")
-SYSTEMS: dict[str, tuple[System, ...]] = {  # of the tables of whole models
+INFERRED: tuple[PublishedSystem, ...] = (
+    "t10-inferred",
+    "ladder-inferred",
+)  # read off the tables: only where they are asked for
+PROGRAMS: tuple[PublishedSystem, ...] = ("waferllm", "as-published")
+SYSTEMS: dict[str, tuple[PublishedSystem, ...]] = {  # of the tables of whole models
     **dict.fromkeys("234", (*PROGRAMS, "t10", "t10-inferred", "ladder", "ladder-inferred")),
     **dict.fromkeys("78", PROGRAMS),
 }
@@ -37,7 +41,7 @@ class PublishedNumber:
 
     table: int
     model: str  # or the size of a product, in Table 6
-    system: System
+    system: PublishedSystem
     column: str
     value: float | None
     unit: str
@@ -46,7 +50,7 @@ class PublishedNumber:
 TPR = "tokens/s"
 
 TABLE2_COLUMNS = ("2048/128", "4096/128", "2048/2048", "4096/4096")
-_TABLE2: dict[tuple[str, System, str], tuple[float, ...]] = {
+_TABLE2: dict[tuple[str, PublishedSystem, str], tuple[float, ...]] = {
     ("llama3-8b", "waferllm", ""): (764.4, 604.4, 2370.3),
     ("llama3-8b", "t10", ""): (4.6, 4.5, 58.3),
     ("llama3-8b", "ladder", ""): (1.2, 1.1, 7.4),
@@ -61,7 +65,7 @@ _TABLE2: dict[tuple[str, System, str], tuple[float, ...]] = {
 }
 
 TABLE3_COLUMNS = ("480x480", "600x600", "720x720")
-_TABLE3: dict[tuple[str, System], tuple[float, ...]] = {
+_TABLE3: dict[tuple[str, PublishedSystem], tuple[float, ...]] = {
     ("llama3-8b", "waferllm"): (20320.6, 25037.2, 27686.5),
     ("llama3-8b", "t10"): (175.0, 156.6, 132.8),
     ("llama3-8b", "ladder"): (61.8, 42.3, 31.3),
@@ -81,7 +85,7 @@ _TABLE3: dict[tuple[str, System], tuple[float, ...]] = {
 }
 
 TABLE4_COLUMNS = ("420x420", "540x540", "660x660")
-_TABLE4: dict[tuple[str, System], tuple[float, ...]] = {
+_TABLE4: dict[tuple[str, PublishedSystem], tuple[float, ...]] = {
     ("llama3-8b", "waferllm"): (2699.9, 2501.5, 2243.3),
     ("llama3-8b", "t10"): (418.3, 339.4, 265.1),
     ("llama3-8b", "ladder"): (14.6, 13.1, 11.4),

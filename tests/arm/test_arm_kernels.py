@@ -17,7 +17,7 @@ from meshrt.arm.isa import OPERATIONS, contract, ld1, of, st1
 from meshrt.arm.kernel import MicroKernel, execute
 from meshrt.arm.spill import spills
 from meshrt.errors import LimitError, UsageError
-from meshrt.programs.arm.kernels import Form, integer_kernel
+from meshrt.programs.arm.kernels import KernelForm, integer_kernel
 from meshrt.programs.arm.packing import GroupRun, pack_inputs, pack_weights, padded, parts_of
 from meshrt.programs.arm.tiles import UNITS, MicroTile, Unit, accesses, plan, row_tiles, traffic
 
@@ -96,7 +96,7 @@ def test_the_planners_tiles(unit: str, bits: int, tile: str, registers: int) -> 
 def test_what_the_planner_lets_in_is_what_the_kernel_takes(unit: Unit, bits: int) -> None:
     for registers in (24, 32, 56, 100, 172, 256, 1 << 31):  # a device of one's own has as many as it says
         best = plan(unit, registers, bits)
-        kernel = integer_kernel(unit, best.rows, best.columns, Form(bits=bits))
+        kernel = integer_kernel(unit, best.rows, best.columns, KernelForm(bits=bits))
         assert best.registers <= len(kernel.registers) <= registers, best  # what follows the loop may take more than it
 
 

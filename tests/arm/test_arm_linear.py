@@ -21,7 +21,7 @@ from meshrt.models.errors import ModelError
 from meshrt.models.integer import linear
 from meshrt.models.quantize import codes as grids
 from meshrt.programs.arm.inputs import RowSource, quantized, span_of
-from meshrt.programs.arm.kernels import Form
+from meshrt.programs.arm.kernels import KernelForm
 from meshrt.programs.arm.linear import product
 from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.weights import choose, panels_of, place
@@ -43,7 +43,7 @@ def multiply(
     soc = new_soc(cores, device, spill=True)
     stored = "zero" if codes.zero is not None else "half" if codes.offset is None else "offset"
     shift = shift or stored
-    how = choose(soc, Form(codes.bits, layout, shift, blocks), unit, tile, order)
+    how = choose(soc, KernelForm(codes.bits, layout, shift, blocks), unit, tile, order)
     weights = place(soc, how, "w", len(codes.codes), x.shape[1], group, codes)
     source = RowSource(lambda team: (None, x[span_of(team)]), ((soc.buffer("x", 1), range(x.shape[1])),))
     rows, _ = quantized(soc, source, (len(x), x.shape[1]), group, how.rows, soc.buffer("q", 1), blocks)

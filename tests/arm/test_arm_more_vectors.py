@@ -16,7 +16,7 @@ from meshrt.models.reference import capped as cap_of
 from meshrt.models.reference import seen
 from meshrt.programs.arm.activations import acting, activated, bounded, capped, capping, scaled
 from meshrt.programs.arm.between import ArmNorm, norm_of, rms_norm
-from meshrt.programs.arm.kernels import Form, integer_kernel
+from meshrt.programs.arm.kernels import KernelForm, integer_kernel
 from meshrt.programs.arm.planes import pack, planes_of, unpacking
 from meshrt.programs.arm.softmax import largest, softmax
 from meshrt.programs.arm.tiles import UNITS
@@ -134,14 +134,14 @@ def test_kernels_of_planes_stay_within_the_registers(bits: int, unit: str) -> No
 
     from meshrt.programs.arm.weights import choose
 
-    how = choose(new_soc(), Form(bits, shift="zero"), unit)
+    how = choose(new_soc(), KernelForm(bits, shift="zero"), unit)
     kernel = integer_kernel(how.unit, how.rows, how.columns, how.form)
     assert len(kernel.registers) <= 32 and how.rows >= 6
 
 
 def test_three_bits_in_closed_form() -> None:
     """A step of 8 x 8 of smmla: two planes, whose bits of four registers take six shifts, seven masks and four orr."""
-    body = integer_kernel(UNITS["smmla"], 8, 8, Form(3)).tallies[1].instructions
+    body = integer_kernel(UNITS["smmla"], 8, 8, KernelForm(3)).tallies[1].instructions
     assert dict(body) == {
         "ld1": 2, "ld1r": 1, "ushl": 1, "ushr": 4, "shl": 2, "and": 7, "orr": 4, "smmla": 16, "subs": 1, "bne": 1,
     }  # fmt: skip

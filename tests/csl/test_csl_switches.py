@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from meshrt.csl.errors import CslError
-from meshrt.csl.filters import Counter, Range, filter_of
+from meshrt.csl.filters import Counter, DataRange, filter_of
 from meshrt.csl.router import EAST, NORTH, RAMP, WEST, RouterEntry
 
 POSITIONS = [(frozenset([WEST]), frozenset([one])) for one in (RAMP, EAST, NORTH)]
@@ -38,7 +38,7 @@ def test_when_a_router_takes_a_command_off() -> None:
             assert [one for one in commands if entry.pops(one)] == list(expected)
 
 
-def _filter(**fields: int) -> Range | Counter:
+def _filter(**fields: int) -> DataRange | Counter:
     kind = SimpleNamespace(value={fields.pop("kind"): SimpleNamespace(value=True)})
     return filter_of({"kind": kind, **{name: SimpleNamespace(value=one) for name, one in fields.items()}}, "here")
 

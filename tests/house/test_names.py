@@ -1,7 +1,10 @@
-"""Locals are named after what they hold."""
+"""Locals are named after what they hold; a class, or a type's other name, has one meaning in the whole house."""
 
 import ast
+import re
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,25 @@ OF_THEIR_OWN = {  # what they hold has no other name
     ("models/stories.py", "thing"),  # of a story
     ("meshrt/commands/show.py", "what"),  # its option
 }
+# Nodes of CSL's grammar are only ever named n.NAME or nodes.NAME: its words are not the house's.
+GRAMMAR = "meshrt/csl/nodes.py"
+TWICE = {  # classes and types' names that several files define, and why
+    "Array": "NumPy's, wherever it is",
+    "Arrays": "a list of them, one for each device that a rank hosts",
+    "Cores": "what a rank hosts of a machine made of cores: of the mesh, or NeuronCores",
+    "Index": "which numbers of an axis: a slice, or an array of them",
+    "Rotary": "cosines and sines of rotary embeddings",
+    "Route": "the mesh's; and a name that host scripts of Cerebras's SDK import (csl/standin_layout.py)",
+    "par_dim": "NKI's name, of meshrt/neuron and of meshrt/nki",
+}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {
+        str(path.relative_to(ROOT)): ast.parse(path.read_text())
+        for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")
+    }  # fmt: skip
 
 
 def locals_of(tree: ast.AST) -> Iterator[str]:
@@ -34,9 +56,9 @@ def locals_of(tree: ast.AST) -> Iterator[str]:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_local_has_a_name_that_says_nothing(folder: str) -> None:
     quaint = {
-        (str(path.relative_to(ROOT)), name)
-        for path in (ROOT / folder).rglob("*.py") if not path.is_relative_to(ROOT / ".venv")
-        for name in locals_of(ast.parse(path.read_text())) if name in SAY_NOTHING
+        (file, name)
+        for file, tree in trees().items() if file.startswith(f"{folder}/")
+        for name in locals_of(tree) if name in SAY_NOTHING
     }  # fmt: skip
     assert quaint <= OF_THEIR_OWN
 
@@ -44,3 +66,33 @@ def test_no_local_has_a_name_that_says_nothing(folder: str) -> None:
 def test_it_finds_them() -> None:
     text = "class Cell:\n    what: str\ndef f(told):\n    found = [one for one in told]\n    return found\n"
     assert {*locals_of(ast.parse(text))} == {"told", "found", "one"}
+
+
+def types_of(tree: ast.Module) -> Iterator[str]:
+    """Classes of a file, and what it calls other types at its top: capital letters begin these, and others follow."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name) and re.fullmatch("[A-Z][a-z][A-Za-z]*", target.id):
+                    yield target.id
+
+
+def test_no_type_has_two_meanings() -> None:
+    files = defaultdict(set)
+    for file, tree in trees().items():
+        for name in types_of(tree) if file != GRAMMAR else ():
+            files[name].add(file)
+    assert {name for name, where in files.items() if len(where) > 1} == {*TWICE}
+
+
+def test_nodes_of_csl_are_named_as_such() -> None:
+    for file, tree in trees().items():
+        for node in ast.walk(tree):
+            assert not isinstance(node, ast.ImportFrom) or node.module != "meshrt.csl.nodes", file
+
+
+def test_it_finds_types() -> None:
+    text = "class Cell:\n    class Inner: ...\nRow = tuple[int, int]\nRows: TypeAlias = list[Row]\nHIGH = T = few = 3\n"
+    assert [*types_of(ast.parse(text))] == ["Cell", "Row", "Rows"]

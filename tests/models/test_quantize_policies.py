@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from meshrt.models.catalogue import find_model
 from meshrt.models.errors import ModelError
 from meshrt.models.quantize.choice import choose
-from meshrt.models.quantize.policies import Statistics, Term, fit, parse, ranks, share_out
+from meshrt.models.quantize.policies import PolicyTerm, Statistics, fit, parse, ranks, share_out
 from meshrt.models.quantize.shapes import MatrixShape, read_shapes
 from meshrt.models.quantize.sizes import CodesForm, compensator_bytes
 from meshrt.models.quantize.statistics import kurtosis, residual_rank
@@ -188,7 +188,7 @@ def test_a_budget_is_held_and_used(data: st.DataObject) -> None:
     asked = parse(policy)
     assert all(one.rank == other.rank for one, other in zip(asked, terms, strict=True) if one.rank is not None)
     more = tuple(
-        Term(one.kind, (one.rank or 0) + (before.rank is None)) for before, one in zip(asked, terms, strict=True)
+        PolicyTerm(one.kind, (one.rank or 0) + (before.rank is None)) for before, one in zip(asked, terms, strict=True)
     )  # fmt: skip
     beyond = ranks(more, shapes, statistics)
     assert bytes_of(beyond) > budget or beyond == ranks(terms, shapes, statistics)

@@ -123,7 +123,7 @@ def test_every_layer_computes_the_whole_products_of_its_inputs(kind: str, made: 
     matrices = {**config.matrices(), "lm_head": config.head_matrix}
     forms = {**config.quantized, **({"lm_head": config.head} if config.head else {})}
 
-    def looked_at(w: reference.Weights, matrix: Matrix, x: reference.Array) -> reference.Array:
+    def looked_at(w: reference.NamedArrays, matrix: Matrix, x: reference.Array) -> reference.Array:
         y = project(w, matrix, x)
         if matrix.name not in forms:
             return y

@@ -36,7 +36,7 @@ def work(cores: Cores, tensors: list[Tile], columns: slice) -> None:
     cores.all_reduce([core.tensor_of(np.ones((3, 5)), nl.bfloat16) for core in cores.mine])
 
 
-def held(tensors: list[Tile], columns: int) -> list[state.Tiles]:
+def held(tensors: list[Tile], columns: int) -> list[state.NamedTiles]:
     return [{"tensor": tensor[:, 0:columns]} for tensor in tensors]
 
 

@@ -12,13 +12,13 @@ from measure import measured
 from runs import new_block, run_program
 from tiers import examples
 
-from meshrt.programs.mesh.dispatch import PieceMoves, Way, carry
+from meshrt.programs.mesh.dispatch import DispatchWay, PieceMoves, carry
 
 N, LINES, PLACES = 6, 4, 3
-WAYS = get_args(Way)
+WAYS = get_args(DispatchWay)
 
 
-def check(comm: Any, way: Way, axis: str, moves: PieceMoves, room: int, payload: bool = True) -> dict[str, Any]:
+def check(comm: Any, way: DispatchWay, axis: str, moves: PieceMoves, room: int, payload: bool = True) -> dict[str, Any]:
     """Numbered pieces of two numbers on lines of N cores; what was measured."""
     block = new_block(comm, (N, LINES) if axis == "x" else (LINES, N), payload=payload)
     low = block.mesh.offset(axis)
@@ -47,7 +47,7 @@ def shuffled(seed: int) -> PieceMoves:
 @pytest.mark.mpi(ranks=[1, 2, 4])
 @pytest.mark.parametrize("axis", ["x", "y"])
 @pytest.mark.parametrize("way", WAYS)
-def test_pieces_arrive_and_hops_are_as_on_paper(way: Way, axis: str, comm: Any) -> None:
+def test_pieces_arrive_and_hops_are_as_on_paper(way: DispatchWay, axis: str, comm: Any) -> None:
     """On all lines. Ring: each of N - 1 shifts has 2 (N - 1) hops, there and back. Multicast: every tile reaches N - 1
     cores over as many links. Crossbar: every piece goes as far as its core is away, a hop and a stage at a time."""
     moves = shuffled(3)
@@ -67,7 +67,7 @@ def test_pieces_arrive_and_hops_are_as_on_paper(way: Way, axis: str, comm: Any) 
 
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize("way", WAYS)
-def test_any_pieces_go_anywhere(way: Way, comm: Any) -> None:
+def test_any_pieces_go_anywhere(way: DispatchWay, comm: Any) -> None:
     @settings(max_examples=examples(8), deadline=None, database=None)
     @given(
         st.lists(st.tuples(st.integers(0, N * PLACES - 1), st.integers(0, N * PLACES - 1)), unique_by=lambda m: m[1])
@@ -83,7 +83,7 @@ def test_any_pieces_go_anywhere(way: Way, comm: Any) -> None:
 
 @pytest.mark.mpi(ranks=[1, 4])
 @pytest.mark.parametrize("way", WAYS)
-def test_tokens_come_to_their_experts_and_home(way: Way, comm: Any) -> None:
+def test_tokens_come_to_their_experts_and_home(way: DispatchWay, comm: Any) -> None:
     report = run_program(comm, "dispatch", (4, 8), dispatch=way, tokens=5, experts=5, top=3, routing="zipf:1")
     if report is not None:
         assert report["result"]["in_place"] and report["result"]["fullest"] > report["result"]["mean"]

@@ -19,7 +19,7 @@ from meshrt.neuron.device import TRN1, TRN2
 from meshrt.neuron.language import bfloat16, float32
 from meshrt.programs.neuron.blocks import BlockSizes
 from meshrt.programs.neuron.plan import (
-    Kernel,
+    KernelName,
     Product,
     balance,
     intensity,
@@ -34,11 +34,11 @@ from meshrt.studies.tune.xuv import check_found, print_answer, tune
 
 WHOLE = st.integers(1, 64).map(lambda count: 128 * count)
 DTYPES = st.sampled_from([bfloat16, float32])
-KERNELS: st.SearchStrategy[Kernel] = st.sampled_from(["fused", "mlp"])
+KERNELS: st.SearchStrategy[KernelName] = st.sampled_from(["fused", "mlp"])
 
 
 @st.composite
-def works(draw: st.DrawFn, kernels: st.SearchStrategy[Kernel] = KERNELS) -> Product:
+def works(draw: st.DrawFn, kernels: st.SearchStrategy[KernelName] = KERNELS) -> Product:
     dtype = draw(DTYPES)
     return Product(*(draw(WHOLE) for _ in "mkrn"), draw(kernels), dtype, dtype)
 
@@ -136,7 +136,7 @@ def test_a_rank_whose_strip_does_not_fit_is_refused() -> None:
 )
 @settings(max_examples=examples(30))
 def test_runs_move_the_bytes_of_eq_10_and_do_its_operations(
-    sizes: tuple[int, int, int, int], blocks: tuple[int, int, int, int], kernel: Kernel, dtype: str
+    sizes: tuple[int, int, int, int], blocks: tuple[int, int, int, int], kernel: KernelName, dtype: str
 ) -> None:
     """At sizes that divide nothing: whole strips are counted, elements are not rounded up to tiles."""
     tile = {"bfloat16": bfloat16, "float32": float32}[dtype]
@@ -153,7 +153,7 @@ def test_runs_move_the_bytes_of_eq_10_and_do_its_operations(
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize("kernel", ["fused", "mlp"])
 @pytest.mark.parametrize("sums", ["tile", "float32"])
-def test_runs_hold_what_eq_11_says_and_at_most_double_buffers_more(kernel: Kernel, sums: str) -> None:
+def test_runs_hold_what_eq_11_says_and_at_most_double_buffers_more(kernel: KernelName, sums: str) -> None:
     """The blocks of 256 x 256 that are loaded, and at most another of each: 128 KiB a block of bfloat16."""
     work = Product(512, 1024, 512, 1024, kernel, bfloat16, bfloat16 if sums == "tile" else float32)
     blocks = BlockSizes(256, 256, 256, 256)

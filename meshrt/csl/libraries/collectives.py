@@ -26,7 +26,7 @@ from meshrt.csl.values import Library, Val
 from meshrt.csl.vectors import Fab, Mem
 
 ANY = (frozenset(range(5)), frozenset[int]())  # a position that is never taken up: others wait for it
-Step = tuple[str, Any, tuple[Any, ...]]
+LineStep = tuple[str, Any, tuple[Any, ...]]
 
 
 def params(program: Any, given: dict[str, Val], image: Any) -> Library:
@@ -116,7 +116,7 @@ def _words(address: int, count: int, dtype: str = "u4") -> Mem:
     return Mem(address, 4, (count,), (1,), dtype)
 
 
-def broadcast(line: LinePosition, root: int, buffer: int, count: int) -> Iterator[Step]:
+def broadcast(line: LinePosition, root: int, buffer: int, count: int) -> Iterator[LineStep]:
     data = _words(buffer, count)
     if line.me == root:
         ports = [port for port, has_cores in ((line.up, root < line.count - 1), (line.down, root > 0)) if has_cores]
@@ -132,7 +132,7 @@ def broadcast(line: LinePosition, root: int, buffer: int, count: int) -> Iterato
         yield "mov32", line.sending(count), (data,)
 
 
-def scatter(line: LinePosition, root: int, send: int, recv: int, count: int) -> Iterator[Step]:
+def scatter(line: LinePosition, root: int, send: int, recv: int, count: int) -> Iterator[LineStep]:
     if line.me == root:
         yield "mov32", _words(recv, count), (_words(send + 4 * root * count, count),)
         for port, cores in ((line.up, range(root + 1, line.count)), (line.down, range(root - 1, -1, -1))):
@@ -149,7 +149,7 @@ def scatter(line: LinePosition, root: int, send: int, recv: int, count: int) -> 
         yield "mov32", line.sending(behind * count), (line.receiving(behind * count),)
 
 
-def gather(line: LinePosition, root: int, send: int, recv: int, count: int) -> Iterator[Step]:
+def gather(line: LinePosition, root: int, send: int, recv: int, count: int) -> Iterator[LineStep]:
     if line.me == root:
         yield "mov32", _words(recv + 4 * root * count, count), (_words(send, count),)
         for port, cores in ((line.up, range(root + 1, line.count)), (line.down, range(root - 1, -1, -1))):
@@ -166,7 +166,7 @@ def gather(line: LinePosition, root: int, send: int, recv: int, count: int) -> I
         yield "mov32", line.sending(behind * count), (line.receiving(behind * count),)
 
 
-def reduce_fadds(line: LinePosition, root: int, send: int, recv: int, count: int) -> Iterator[Step]:
+def reduce_fadds(line: LinePosition, root: int, send: int, recv: int, count: int) -> Iterator[LineStep]:
     mine = _words(send, count, "f4")
     if line.me == root:
         total = _words(recv, count, "f4")
@@ -188,7 +188,7 @@ def reduce_fadds(line: LinePosition, root: int, send: int, recv: int, count: int
 STEPS = {"broadcast": broadcast, "scatter": scatter, "gather": gather, "reduce_fadds": reduce_fadds}
 
 
-def begin(core: Any, steps: Iterator[Step], callback: int) -> None:
+def begin(core: Any, steps: Iterator[LineStep], callback: int) -> None:
     """Take the steps one after the other, beside the core's task; then activate the callback."""
     where = origin.where()
 

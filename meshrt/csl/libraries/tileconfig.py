@@ -16,7 +16,7 @@ from meshrt.csl.costs import COSTS
 from meshrt.csl.libraries.system import native
 from meshrt.csl.router import EAST, NORTH, RAMP, SOUTH, WEST, ports
 from meshrt.csl.scope import Scope
-from meshrt.csl.types import MODULE, STRUCT, TYPE, TYPES, U16, VOID, Array, Enum
+from meshrt.csl.types import MODULE, STRUCT, TYPE, TYPES, U16, VOID, CslArray, Enum
 from meshrt.csl.values import Library, Val
 
 U32 = TYPES["u32"]
@@ -156,7 +156,7 @@ def _written(scope: Scope, method: str, texts: list[str], line: int, how: str = 
 
 def switches(program: Any, given: dict[str, Val], image: Any) -> Library:
     """<memcpy/memcpy_switches>: lists of commands, none of which reaches a core, and the wavelet of a list."""
-    kind = Array((commands.COUNT,), U16)
+    kind = CslArray((commands.COUNT,), U16)
 
     def listed(*names: str) -> Any:
         codes = [commands.NAMES.index(name) | commands.SILENT for name in names]

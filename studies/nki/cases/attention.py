@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.studies.nki.case import Pairs, case, normal, softmax
+from meshrt.studies.nki.case import ResultPairs, case, normal, softmax
 
 STEPS = "attention_fwd_performance/attention_kernels.py"
 
@@ -20,35 +20,35 @@ def _attended(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, causal:
     return weights, weights @ v
 
 
-def _by_steps(kernel: Any, rng: np.random.Generator, tokens: int) -> Pairs:
+def _by_steps(kernel: Any, rng: np.random.Generator, tokens: int) -> ResultPairs:
     q, k, v = (normal(rng, 128, tokens, scale=0.3) for _ in range(3))
     return [(kernel(q, k, v), _attended(q.T, k.T, v.T, 1.0, False)[1])]
 
 
 @case(STEPS, "attn_fwd_v1", "attn_fwd_v2", tolerance=1e-5)
-def one_tile(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def one_tile(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     return _by_steps(kernel, rng, 128)
 
 
 @case(STEPS, *(f"attn_fwd_v{at}" for at in range(3, 7)), tolerance=1e-5)
-def whole_numbers(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def whole_numbers(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     return _by_steps(kernel, rng, 512)
 
 
 @case(STEPS, "attn_fwd_v7", "attn_fwd_v8", "attn_fwd_v8a", "attn_fwd_v9", "attn_fwd_v10", "attn_fwd_v11",
       tolerance=1e-2)  # fmt: skip
-def halves(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def halves(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     return _by_steps(kernel, rng, 1024)
 
 
 @case("sd_attention_nki_kernels.py", "fused_self_attn_for_SD_small_head_size", tolerance=1e-2)
-def one_head(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def one_head(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     q, k, v = (normal(rng, 512, 64) for _ in range(3))
     return [(kernel(q, k, v), _attended(q, k, v, 0.125, False)[1])]
 
 
 @case("reference/allocated_attention.py", "allocated_fused_self_attn_for_SD_small_head_size", tolerance=1e-2)
-def allocated(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def allocated(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     d, tokens = 128, 4096
     q, k, v = normal(rng, 1, d, tokens), normal(rng, 1, d, tokens), normal(rng, 1, tokens, d)
     wanted = _attended(q.transpose(0, 2, 1), k.transpose(0, 2, 1), v, 0.125, False)[1]
@@ -56,7 +56,7 @@ def allocated(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
 
 
 @case("reference/attention.py", "fused_self_attn_for_SD_small_head_size", tolerance=1e-2)
-def small_heads(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def small_heads(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     d, tokens = 64, 1024
     q, k, v = normal(rng, 1, d, tokens), normal(rng, 1, tokens, d), normal(rng, 1, tokens, d)
     wanted = _attended(q.transpose(0, 2, 1), k, v, 0.125, False)[1]
@@ -65,7 +65,7 @@ def small_heads(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
 
 
 @case("contributed/pipelined_attention.py", "flash_fwd", tolerance=1e-2)
-def pipelined(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def pipelined(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     """The file runs its kernel when it is imported, on 16,384 tokens, and has NumPy's answer: those are compared."""
     return [(module.o, np.asarray(module.o_std).astype(np.float64))]
 
@@ -74,7 +74,7 @@ FORWARD = ("transpose_p_local", "_flash_attention_core", "load_v_tile")
 
 
 @case("reference/attention.py", "flash_fwd", tolerance=1e-2, parts=FORWARD)
-def flash_forward(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def flash_forward(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     d, tokens = 128, 2048
     q, k, v = normal(rng, 1, 2, d, tokens), normal(rng, 1, 1, d, tokens), normal(rng, 1, 1, tokens, d)
     config = module.FlashConfig(seq_tile_size=1024, training=False, should_transpose_v=False)
@@ -87,7 +87,7 @@ BACKWARD = ("load_dy_q", "store_dk_dv", "load_kv", "compute_rowsum", "_flash_att
 
 
 @case("reference/attention.py", "flash_attn_bwd", tolerance=2e-2, parts=BACKWARD)
-def flash_backward(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def flash_backward(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     """Of softmax(q k^T / sqrt d) v: dv = p^T dy, dp = dy v^T, ds = p (dp - sum(dp p)), dq = ds k, dk = ds^T q."""
     d, tokens = 128, 1024
     q, k, v, dy = (normal(rng, 1, 1, d, tokens) for _ in range(4))
@@ -107,7 +107,7 @@ def flash_backward(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
 
 
 @case("reference/attention.py", "dropout_p_local", tolerance=1e-2)
-def dropout(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def dropout(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     """As part of flash_fwd, which calls it in training; which elements go is the hardware's random numbers' choice."""
     q = normal(rng, 1, 1, 128, 1024)
     config = module.FlashConfig(seq_tile_size=1024, training=True, should_transpose_v=False)
@@ -118,7 +118,7 @@ def dropout(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
 
 
 @case("flash_paged_attn_varlen/flash_attn_core.py", "transpose_p_local", tolerance=1e-2)
-def transposed_tiles(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def transposed_tiles(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     """Tiles in SBUF are its arguments, so a kernel around it brings them there: blocks of 128 columns, each turned."""
     from meshrt.nki import jit
     from meshrt.nki import language as language_module

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.studies.nki.case import BFLOAT16, Pairs, case, normal
+from meshrt.studies.nki.case import BFLOAT16, ResultPairs, case, normal
 
 
 @case("mamba_nki_kernels.py", "mamba_v1", "mamba_v2", "mamba_v3")
-def mamba(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def mamba(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     batch, channels, tokens, states = 1, 256, 512, 4
     delta, u = (np.abs(normal(rng, batch, channels, tokens, scale=0.3)) for _ in range(2))
     decay = -np.abs(normal(rng, channels, states))
@@ -25,7 +25,7 @@ def mamba(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
 
 
 @case("reference/allocated_fused_linear.py", "allocated_fused_rms_norm_qkv", tolerance=2e-2)
-def norm_and_product(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def norm_and_product(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     hidden, weights = rng.random((1, 512, 1024)), rng.random((1024, 384))
     normed = hidden / np.sqrt((hidden**2).mean(axis=-1, keepdims=True))
     return [(kernel(hidden.astype(BFLOAT16), weights.astype(BFLOAT16)), normed @ weights)]
@@ -47,7 +47,7 @@ REFERENCE_PARTS = (
 
 
 @case("reference/rmsnorm_quant/rmsnorm_quant.py", "rmsnorm_quant_kernel", tolerance=0.05, parts=REFERENCE_PARTS)
-def norm_and_quantise(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def norm_and_quantise(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     """[rows, n] to [rows, n + 4] of 8-bit floats: the numbers, then the four bytes of each row's float32 scale."""
     hidden, gain = normal(rng, 200, 1024, dtype=BFLOAT16), normal(rng, 1024, dtype=BFLOAT16)
     arguments = module.RmsNormQuantKernelArgs(lower_bound=0.0, norm_type=module.NormType.RMS_NORM, eps=1e-6)
@@ -57,7 +57,7 @@ def norm_and_quantise(kernel: Any, module: Any, rng: np.random.Generator) -> Pai
     ]  # fmt: skip
 
 
-def _given_back(got: np.ndarray, x: np.ndarray, back: np.ndarray) -> Pairs:
+def _given_back(got: np.ndarray, x: np.ndarray, back: np.ndarray) -> ResultPairs:
     count = x.shape[-1]
     scales = np.ascontiguousarray(got[..., count:]).view(np.uint8).view(np.float32)
     return [(got[..., :count].astype(np.float64) * scales, x), (scales, back)]
@@ -68,7 +68,7 @@ TEAM = "neuron-team-kernels/rmsnorm_quant.py"
 
 @case(TEAM, "compatible_rmsnorm_quant", tolerance=0.05,
       parts=("rmsnorm_group", "quantize_group", "rmsnorm_quant", "shard_rmsnorm_quant"))  # fmt: skip
-def team_norm_and_quantise(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def team_norm_and_quantise(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     """As above, [1, rows, n], on one program and shared out over two, with the norm and without."""
     hidden, gain = normal(rng, 1, 300, 768, dtype=BFLOAT16), normal(rng, 768, dtype=BFLOAT16)
     pairs = []

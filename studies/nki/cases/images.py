@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from meshrt.studies.nki.case import Pairs, case, normal
+from meshrt.studies.nki.case import ResultPairs, case, normal
 
 
 @case("average_pool2d_nki_kernels.py", "tensor_avgpool_kernel")
-def average_pool(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def average_pool(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     a = normal(rng, 60, 12, 16)
     return [(kernel(a, 2), a.reshape(60, 6, 2, 8, 2).mean(axis=(2, 4)))]
 
 
 @case("contributed/maxpooling.py", "max_pooling_2d_stride_1")
-def max_pool(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def max_pool(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     a = normal(rng, 200, 150)
     return [(kernel(a, 3), sliding_window_view(a, (3, 3)).max(axis=(2, 3)))]
 
@@ -31,26 +31,26 @@ def _doubled(a: np.ndarray, axis: int) -> np.ndarray:
 
 
 @case("interpolate_bilinear_fwd.py", "interpolate_bilinear_2x_fwd")
-def bilinear(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def bilinear(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     a = normal(rng, 2, 70, 28, 20)
     return [(kernel(a), _doubled(_doubled(a, 2), 3))]
 
 
 @case("interpolate_trilinear_fwd.py", "interpolate_trilinear_2x_fwd")
-def trilinear(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def trilinear(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     a = normal(rng, 1, 130, 10, 10, 10)
     return [(kernel(a), _doubled(_doubled(_doubled(a, 2), 3), 4))]
 
 
 @case("reference/vision.py", "resize_nearest_fixed_dma_kernel")
-def resize_nearest(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def resize_nearest(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     a = normal(rng, 2, 30, 20, 64)
     rows, columns = np.arange(59) * 30 // 59, np.arange(38) * 20 // 38
     return [(kernel(a, (2, 59, 38, 64)), a[:, rows][:, :, columns])]
 
 
 @case("reference/vision.py", "adaptive_avg_pool2d_kernel")
-def adaptive_pool(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def adaptive_pool(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     a = normal(rng, 2, 100, 13, 13)
     wanted = np.empty((2, 100, 6, 6))
     for row in range(6):
@@ -61,7 +61,7 @@ def adaptive_pool(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
 
 
 @case("reference/vision.py", "select_and_scatter_kernel")
-def select_and_scatter(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def select_and_scatter(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     images, source = normal(rng, 2, 64, 16, 16), normal(rng, 2, 64, 8, 8)
     padded = np.pad(images, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
     windows = sliding_window_view(padded, (3, 3), axis=(2, 3))[:, :, ::2, ::2].reshape(2, 64, 8, 8, 9)
@@ -81,7 +81,7 @@ def _convolved(a: np.ndarray, w: np.ndarray, pad: int) -> np.ndarray:
 
 
 @case("neuron-team-kernels/conv.py", "conv2d")
-def convolution(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def convolution(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     a, w = normal(rng, 4, 16, 14, 14), normal(rng, 64, 16, 3, 3)
     out = np.zeros((4, 64, 14, 14), np.float32)
     kernel(a, w, out, padding=[[1, 1], [1, 1]])

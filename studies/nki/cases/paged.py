@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.studies.nki.case import BFLOAT16, Pairs, case, normal, softmax
+from meshrt.studies.nki.case import BFLOAT16, ResultPairs, case, normal, softmax
 
 TOKENS, CONTEXTS, PROMPTS = (50, 60, 1, 1), (100, 70, 130, 40), 2  # of each request; the first two are prompts
 PADDED, D, HEADS, BLOCK, Q_TILE, KV_TILE = 128, 128, 2, 32, 32, 1024
@@ -41,7 +41,7 @@ def _tiles(tokens: Any, contexts: Any, first: int, table: np.ndarray, decode: bo
 
 
 @case("flash_paged_attn_varlen/varlen_attention_kernel.py", "flash_paged_attention_varlen", tolerance=2e-2)
-def paged(kernel: Any, module: Any, rng: np.random.Generator) -> Pairs:
+def paged(kernel: Any, module: Any, rng: np.random.Generator) -> ResultPairs:
     cache = [normal(rng, 64, 1, BLOCK, D, dtype=BFLOAT16, scale=0.5) for _ in range(2)]
     table = rng.permutation(np.arange(1, 41)).reshape(4, 10)
     q, k, v = (normal(rng, *shape, dtype=BFLOAT16) for shape in ((HEADS, PADDED, D), (PADDED, D), (PADDED, D)))
