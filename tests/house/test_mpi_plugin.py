@@ -32,6 +32,7 @@ def test_good(comm, mpi_ranks):
 
 @pytest.mark.mpi(ranks=[3])
 def test_one_fails_others_wait(comm):
+    comm.Barrier()  # all have begun: on a busy machine that may take longer than a rank that failed waits
     assert comm.rank != 1, "only one"
     wait_for_ever(comm, in_mpi=True)
 
@@ -113,7 +114,7 @@ def test_failed_rank_is_named_when_the_others_pass(output: str) -> None:
 
 def test_hang_is_ended_and_shows_where(output: str) -> None:
     section = _section(output, "test_hangs[ranks=3]")
-    assert "8 s without progress; in this test were ranks [0, 1, 2]" in section
+    assert re.search(r"after \d+ s without progress; in this test were ranks \[0, 1, 2\]", section)
     assert "in test_hangs" in section
 
 
