@@ -6,10 +6,13 @@ import re
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from mpi4py import MPI
 from mpi_jobs import Finished, nested_pytest, run_ranks
+from mpi_parent import time_limit
 
 WAITS = """
 import os, time
@@ -116,6 +119,13 @@ def test_hang_is_ended_and_shows_where(output: str) -> None:
     section = _section(output, "test_hangs[ranks=3]")
     assert re.search(r"after \d+ s without progress; in this test were ranks \[0, 1, 2\]", section)
     assert "in test_hangs" in section
+
+
+@pytest.mark.parametrize(("whole", "seconds"), [(False, 8.0), (True, 40.0)])
+def test_with_all_a_test_may_take_longer(whole: bool, seconds: float) -> None:
+    """Some take a minute of a processor, and a machine may have other work."""
+    config: Any = SimpleNamespace(getini={"mpi_timeout": "8"}.get, getoption=lambda name, default: whole)
+    assert time_limit(config) == seconds
 
 
 def test_death_is_reported(output: str) -> None:
