@@ -25,6 +25,7 @@ from meshrt.errors import MpiError
 from meshrt.launch import local
 
 STARTING = 3.0  # how many time limits a job may take until its first test begins
+WHOLE = 5.0  # how many a test may take with --all, where some take a minute of a processor
 REPORTS = "MESHRT_TEST_REPORTS"  # the directory that the ranks write to; set in a rank of a parent only
 SIZES = "MESHRT_TEST_SIZES"  # how many of the ranks each of a job's tests is for, in their order
 
@@ -116,7 +117,7 @@ class Parent:
 
     def wait(self, process: subprocess.Popen[bytes], directory: Path) -> str:
         """Wait for the end of the job, or of its progress; returns how it ended, empty if well."""
-        timeout = float(self.config.getini("mpi_timeout"))
+        timeout = time_limit(self.config)
         size, changed = -1, time.monotonic()
         while process.poll() is None:
             now = sum(path.stat().st_size for path in directory.glob("*.jsonl"))
@@ -149,6 +150,11 @@ class Parent:
                 if report.when == "teardown":
                     job.inside.pop(rank, None)
         return job
+
+
+def time_limit(config: pytest.Config) -> float:
+    """Seconds that a test may go on without beginning or ending."""
+    return float(config.getini("mpi_timeout")) * (WHOLE if config.getoption("--all", False) else 1.0)
 
 
 def ranks_of(item: pytest.Item) -> int | None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import mpi4py
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
-from mpi_parent import REPORTS, SIZES, Parent, ranks_of
+from mpi_parent import REPORTS, SIZES, Parent, ranks_of, time_limit
 from pytest_mpi import MPIPlugin
 
 from meshrt.ranks import host
@@ -40,7 +40,9 @@ FAILED = pytest.StashKey[bool]()  # of a test: whether it failed on this rank, a
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini("mpi_timeout", "seconds that a test on MPI ranks may go on without beginning or ending", default="60")
+    parser.addini(
+        "mpi_timeout", "seconds that a test on MPI ranks may take; with --all, five times as many", default="60"
+    )
 
 
 def on_ranks(config: pytest.Config) -> bool:
@@ -117,7 +119,7 @@ class Alone:
 
     def __init__(self, config: pytest.Config) -> None:
         self.connected = False
-        self.timeout = float(config.getini("mpi_timeout"))
+        self.timeout = time_limit(config)
         self.stderr = config.stash[fault_handler_stderr_fd_key]
 
     @pytest.hookimpl(tryfirst=True)
@@ -150,7 +152,7 @@ class Rank:
         self.control.Barrier()
         if self.control.rank == 0:
             host.remove_segments()  # which jobs that hang or die would leave
-        self.timeout = float(config.getini("mpi_timeout"))
+        self.timeout = time_limit(config)
         self.folder = Path(os.environ[REPORTS]) if REPORTS in os.environ else None
         if self.folder is not None:
             self.reports = (self.folder / f"{self.control.rank}.jsonl").open("a", buffering=1)

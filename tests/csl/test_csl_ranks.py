@@ -27,7 +27,7 @@ class Together:
     """Ranks that are threads: what each gives, all get."""
 
     def __init__(self, size: int):
-        self.size, self.barrier, self.given = size, Barrier(size, timeout=20), [None] * size
+        self.size, self.barrier, self.given = size, Barrier(size, timeout=60), [None] * size
 
     def rank(self, number: int) -> "Rank":
         return Rank(self, number)

@@ -168,22 +168,24 @@ def test_a_sentinel_ends_the_ranks_of_a_node_that_is_cut_off() -> None:
     """The whole process beside one rank, which is a process here that sleeps; the other node falls silent."""
     with beats.opened("127.0.0.1") as other, beats.opened("127.0.0.1") as ear:
         circle = beats.Circle("cd" * 16, 1, {0: beats.JobNode("n0", (0,), (other.getsockname(),))})
-        rank = subprocess.Popen([sys.executable, "-c", RANK, str(CHECKOUT), str(ear.fileno())], stdin=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True, pass_fds=[ear.fileno()])  # fmt: skip
-        assert rank.stdin is not None and rank.stderr is not None
-        rank.stdin.write(circle.dumped().decode())
-        rank.stdin.close()
-        heard = beats.Hearing(other, beats.Circle(circle.key, 0, {1: beats.JobNode("n1", (1,), (ear.getsockname(),))}))
-        began = time.monotonic()
-        while time.monotonic() < began + 2:
-            heard.beat(0)
-            time.sleep(0.1)
-        assert rank.poll() is None
-        since = time.monotonic()
-        assert rank.wait(10) == 7
-        assert 1.0 < time.monotonic() - since < 5
-        text = rank.stderr.read()
-        rank.stderr.close()
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        argv = [sys.executable, "-c", RANK, str(CHECKOUT), str(ear.fileno())]
+        with subprocess.Popen(argv, text=True, pass_fds=[ear.fileno()], **pipes) as rank:
+            assert rank.stdin is not None and rank.stdout is not None and rank.stderr is not None
+            rank.stdin.write(circle.dumped().decode())
+            rank.stdin.close()
+            assert rank.stdout.readline() == "watched\n"
+            nodes = {1: beats.JobNode("n1", (1,), (ear.getsockname(),))}
+            heard = beats.Hearing(other, beats.Circle(circle.key, 0, nodes))
+            began = since = time.monotonic()
+            while since < began + 3:
+                since = time.monotonic()
+                heard.beat(0)
+                time.sleep(0.1)
+            assert rank.poll() is None
+            assert rank.wait(60) == 7
+            assert time.monotonic() - since >= 2.0, "not before it was silent for so long"
+            text = rank.stderr.read()
         assert text.count("meshrt: ") == 1
         assert "out of reach: n0 with rank 0, of 2 ranks: nothing was heard from there for" in text
         assert heard.hear(1.0) == sentinel.STALLED
@@ -204,9 +206,10 @@ board.door = _door(path)
 board.line = _line_to(path)
 os.unlink(path)
 signal.signal(signal.SIGTERM, lambda *_: os._exit(7 if board.verdict == 124 else 1))
-sentinel.start(board, 2.0, (socket.socket(fileno=int(sys.argv[2])), circle))
+sentinel.start(board, 3.0, (socket.socket(fileno=int(sys.argv[2])), circle))  # which misses after a second less
 board.waiting(0, b"route set 1")
-time.sleep(60)
+print("watched", flush=True)
+time.sleep(120)
 """
 
 

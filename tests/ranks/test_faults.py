@@ -80,14 +80,14 @@ CASES = [
     Case("a rank raises", 1, RANK_1 + "RuntimeError: a fault on purpose\nmeshrt: this is a bug", "raise:1:600"),
     Case("a rank is killed", (9, 137), RANK_1 + "it was killed, has crashed or left", "kill:1:600"),
     Case("a rank leaves", (3, 9), PLACE.format(2, 3, 4, 5) + "it was killed, has crashed", "exit:2:900", ranks=3),
-    Case("a rank is stopped", 124, RANK_1 + "it has been stopped by a signal for 2 s", "stop:1:600"),
+    Case("a rank is stopped", 124, RANK_1 + r"it has been stopped by a signal for \d+ s", "stop:1:600"),
     Case("rank 0 is stopped", 124, PLACE.format(0, 2, 0, 2) + "it has been stopped by a signal", "stop:0:600"),
-    Case("a rank hangs", 124, RANK_1 + "it has neither computed nor waited for a message for 2 s", "sleep:1:600"),
+    Case("a rank hangs", 124, RANK_1 + r"it has neither computed nor waited for a message for \d+ s", "sleep:1:600"),
     Case("a rank has no memory", 2, RANK_1 + "this machine has too little memory", "memory:1:600"),
     Case(
         "a rank leaves a transfer out",
         124,
-        r"deadlock: no rank has moved for \d s\n(  rank \d has waited .*; it has cores \(\d, 0\) to \(\d, 0\)\n){3}",
+        r"deadlock: no rank has moved for \d+ s\n(  rank \d has waited .*; it has cores \(\d, 0\) to \(\d, 0\)\n){3}",
         how="skips",
         ranks=3,
     ),
@@ -301,10 +301,10 @@ import numpy as np
 MESH = (2, 1)
 
 def run(block):
-    "One product of whole numbers, without a library for it: one call of many seconds."
-    a = np.ones((2000, 2000), np.int64)
+    "One product of whole numbers, without a library for it: one call of hours, of few numbers that are there."
+    a = np.broadcast_to(np.int64(1), (100, 10**9))
     sys.stderr.write("it begins\\n")  # at once: print writes the end of the line apart, and ranks share the stream
-    np.matmul(a, a)
+    np.matmul(a, a.T)
     block.control.allreduce(1)
 """
 
@@ -314,7 +314,6 @@ def test_ctrl_c_is_heard_inside_one_long_call(ranks: int, tmp_path: Path) -> Non
     (tmp_path / "mine.py").write_text(LONG)
     mpirun = find_mpirun()
     argv = [sys.executable, "-m", "meshrt.cli", "run", str(tmp_path / "mine.py")]
-    started = time.monotonic()
     process = subprocess.Popen(
         argv if ranks == 1 else [*local.mpirun_argv(ranks, mpirun), *argv],
         env=local.local_environment(mpirun) | {"PYTHONPATH": str(CHECKOUT)},
@@ -325,28 +324,35 @@ def test_ctrl_c_is_heard_inside_one_long_call(ranks: int, tmp_path: Path) -> Non
         for _ in range(ranks):
             assert process.stderr.readline() == "it begins\n"
         time.sleep(0.3)
-        began = time.monotonic()
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=began - started + 60)
-        ended = time.monotonic() - began
+        _, err = process.communicate(timeout=60)  # the call itself takes far longer
     finally:
         stop(process)
     assert process.returncode == (1 if ranks > 1 and mpirun.is_open_mpi else 130)
     assert err.startswith("meshrt: error: interrupted") and err.count("\n") == 1
-    assert ended < 1, "the call itself takes far longer"
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("command", [["compress", "llama-tiny", "--ratio", "0.2", "--out"], ["bench", "clock"]])
 def test_commands_of_one_process_say_that_they_were_interrupted(command: list[str], tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "meshrt.cli", *command, *[str(tmp_path / "new")] * (command[0] == "compress")]
-    process = subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(CHECKOUT)}
-    )
-    time.sleep(1.5)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=SECONDS)
+    env = os.environ | {"PYTHONPATH": str(CHECKOUT)}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            assert until(lambda: listens(process.pid), 60)
+            time.sleep(1.0)  # the command itself, which takes far longer
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert (process.returncode, err) == (130, "meshrt: error: interrupted\n")
+
+
+def listens(process: int) -> bool:
+    """Does it handle SIGTERM? Python itself does not: only then the command line is there to hear of signals."""
+    status = Path(f"/proc/{process}/status").read_text()
+    (caught,) = re.findall(r"^SigCgt:\t(\w+)$", status, re.MULTILINE)
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,11 @@ def left(processes: list[int], seconds: float) -> list[int]:
 
 
 def children(process: int) -> list[int]:
-    return [int(one) for path in Path(f"/proc/{process}/task").glob("*/children") for one in path.read_text().split()]
+    found: list[int] = []
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has ended since
+            found += map(int, path.read_text().split())
+    return found
 
 
 @pytest.fixture
