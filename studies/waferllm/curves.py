@@ -16,7 +16,7 @@ from meshrt.studies.waferllm.cells import DTYPE
 from meshrt.studies.waferllm.published import Claim
 
 ALL_STEPS = 208  # cores a side up to which all steps of SUMMA are run; beyond, of either half of its loop
-STRETCHES = 2
+STRETCHES = 1
 
 
 @dataclass(frozen=True)
