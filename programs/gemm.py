@@ -48,6 +48,12 @@ def run(
         "summa, allgather: cores that a route reaches, then software relays  [default: as the tables allow]",
         AtLeast(1),
     ] = None,
+    steps_run: Annotated[
+        int | None,
+        "run so many steps of the loop, count the last for the others; summa: so many stretches of either half, each of"
+        " two to three segments' steps; --payload none",
+        AtLeast(1),
+    ] = None,
     lockstep: Annotated[bool, "all cores begin every step together, as after a barrier that costs nothing"] = False,
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], "storage of A and B; sums are float32"] = "float32",
     seed: Annotated[int, "of the random numbers in A and B", AtLeast(0)] = 0,
@@ -62,6 +68,12 @@ def run(
         raise UsageError(f"--segment {segment} is for --algorithm summa and allgather: {algorithm} broadcasts nothing")
     if lockstep and (transpose_b or algorithm == "allgather"):
         raise UsageError("--lockstep is for the steps of A B by meshgemm, cannon or summa")
+    if steps_run is not None and (algorithm == "allgather" or reduce == "ktree"):
+        raise UsageError(
+            "--steps-run is for the loops of meshgemm, cannon and summa, not for allgather or --reduce ktree"
+        )
+    if steps_run is not None and block.payload:
+        raise UsageError("--steps-run leaves numbers out: add --payload none")
     shape_a, shape_b = (m, k), (n, k) if transpose_b else (k, n)
     whole_a, whole_b = random_matrices(seed, shape_a, shape_b, dtype)
     cut, storage = square(block.mesh), storage_type(dtype)
@@ -72,7 +84,7 @@ def run(
         with spreads(block, segment) as (along_x, along_y):
             for _ in range(times):
                 if algorithm == "summa":
-                    c = summa(block, along_x, along_y, a, b, lockstep)
+                    c = summa(block, along_x, along_y, a, b, lockstep, steps_run)
                 else:
                     c = allgather_gemm(block, along_x, along_y, a, b)
     else:
@@ -83,7 +95,10 @@ def run(
                         c = meshgemm_t_by_tree(block, rings, tree, a, b)
             else:
                 for _ in range(times):
-                    c = meshgemm_t(block, rings, a, b) if transpose_b else meshgemm(block, rings, a, b, lockstep)
+                    if transpose_b:
+                        c = meshgemm_t(block, rings, a, b, sample=steps_run)
+                    else:
+                        c = meshgemm(block, rings, a, b, lockstep, sample=steps_run)
     block.notes["product_seconds"] = perf_counter() - begin
     if not block.payload:
         return {}

@@ -6,7 +6,10 @@ others is what was measured on one of them; whoever uses this says so in the rep
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import fsum
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from meshrt.mesh.clock import HOPS, STAGES, TIME
 from meshrt.mesh.meter import SUMS
@@ -17,13 +20,17 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def repeated(block: "Block", times: int) -> Iterator[None]:
+def repeated(block: "Block", times: int, since: tuple[np.ndarray, float] | None = None) -> Iterator[None]:
     """Run what is in the `with` once and count it `times` times, 1 or more: counters, link bytes and virtual time.
 
     The clocks of all cores that had work go on by what the last core of the mesh took, (times - 1) times more, and so
     does the path that led there. That is exact where a repetition leaves the clocks as it found them but for one shift
     of all, as equal steps do once the first few are over: run those before. `host` counts what was really done. No
     phase may begin or end inside. All ranks call it together.
+
+    `since`: the clocks' state at an earlier moment, and how many repetitions lie between that and the end of this. The
+    clocks then go on to where the mean over all cores is by so many of what they took in the mean: for steps in which
+    cores are the last in turns, and of which the first ones ran only to bring the clocks to where they would be.
     """
     if times < 1:
         raise ValueError(f"a stretch is repeated once or more often, not {times} times")
@@ -40,7 +47,7 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     free = [(until, until.copy()) for until in moments]
     maps = {site: site_maps.copy() for site, site_maps in counters.maps.items()}
     pairs = {site: [site_pairs.copy() for site_pairs in both] for site, both in counters.pairs.items()}
-    began, met, begin = clock.state[TIME].copy(), clock.met, block.control.allreduce(clock.last(), max)
+    began, met, begin = clock.state.copy(), clock.met, block.control.allreduce(clock.last(), max)
     yield
     if block.counters is not counters:
         raise ValueError("a phase began or ended in a repeated stretch; repeat inside of phases")
@@ -59,17 +66,35 @@ def repeated(block: "Block", times: int) -> Iterator[None]:
     for site, both in counters.pairs.items():
         for site_pairs, earlier_pairs in zip(both, pairs.get(site, (None, None)), strict=True):
             site_pairs.repeat(earlier_pairs, more)
-    end = block.control.allreduce(clock.last(), max)
-    for until, was_until in free:
-        until[until != was_until] += more * (end[TIME] - begin[TIME])
-    if clock.met != met:
-        clock.met += more * (end[TIME] - begin[TIME])
     clock.path_changes()
-    busy = clock.state[TIME] != began
+    if since is None:
+        busy, end = clock.state[TIME] != began[TIME], block.control.allreduce(clock.last(), max)
+        on = [more * (end[part] - begin[part]) for part in (TIME, HOPS, STAGES)]
+    else:
+        moment, repetitions = since
+        busy = clock.state[TIME] != moment[TIME]
+        once, all_so_far = (_means(block, clock.state - then) for then in (began, moment))
+        time, *path = (repetitions * one - so_far for one, so_far in zip(once, all_so_far, strict=True))
+        on = [max(0.0, time), *(float(max(0, round(part))) for part in path)]
+    for until, was_until in free:
+        until[until != was_until] += on[TIME]
+    if clock.met != met:
+        clock.met += on[TIME]
     for part in (TIME, HOPS, STAGES):
-        clock.state[part][busy] += more * (end[part] - begin[part])
+        clock.state[part][busy] += on[part]
     if clock.seen is not None:
-        clock.seen(f"{more} times more, as before", landed=more * int(end[HOPS] - begin[HOPS]))
+        clock.seen(f"{more} times more, as before", landed=int(on[HOPS]))
+
+
+def _means(block: "Block", took: np.ndarray) -> list[float]:
+    """Over the cores of all ranks of [parts, bh, bw], the same however these share them out."""
+
+    def means(ranks: list[list[list[float]]]) -> list[float]:
+        cores = sum(len(rank[TIME]) for rank in ranks)
+        return [fsum(number for rank in ranks for number in rank[part]) / cores for part in range(len(took))]
+
+    found: list[float] = block.control.allreduce(took.reshape(len(took), -1).tolist(), means)
+    return found
 
 
 def sampled(block: "Block", steps: int, sample: int | None) -> Iterator[int]:
@@ -105,3 +130,24 @@ def spread(block: "Block", steps: int, sample: int | None) -> Iterator[int]:
         yield middle - 1
         with repeated(block, high - low - 1):
             yield middle
+
+
+def drifting(block: "Block", steps: int, sample: int | None, period: int) -> Iterator[int]:
+    """As `spread`, for steps that are alike only after a `period` of them, and in which cores are the last in turns.
+
+    Of each stretch one to two periods run, and then one more in its middle, which is counted for all others. Where the
+    sample goes on from one stretch to the next, clocks go to where such steps find them at once, which they would have
+    done little by little: a stretch takes as long as so many of its last period, by the mean over the cores.
+    """
+    if sample is not None and sample < 1:
+        raise ValueError(f"a sample has one step or more, not {sample}")
+    if sample is None or block.payload or 5 * period * sample > steps:
+        yield from range(steps)
+        return
+    for part in range(sample):
+        low, high = steps * part // sample, steps * (part + 1) // sample
+        before, first = period + (high - low) % period, (low + high - period) // 2
+        state = block.clock.state.copy()
+        yield from range(first - before, first)
+        with repeated(block, (high - low - before) // period, (state, (high - low) / period)):
+            yield from range(first, first + period)

@@ -15,6 +15,9 @@ from meshrt.studies.waferllm import published
 from meshrt.studies.waferllm.cells import DTYPE
 from meshrt.studies.waferllm.published import Claim
 
+ALL_STEPS = 208  # cores a side up to which all steps of SUMMA are run; beyond, of either half of its loop
+STRETCHES = 1
+
 
 @dataclass(frozen=True)
 class ProductPoint:
@@ -33,6 +36,7 @@ class ProductPoint:
     max_hops: int | None = None
     memory_bytes: int | None = None
     refused: str | None = None
+    steps_run: int | None = None  # stretches of either half of SUMMA's loop that stand for all; None where all ran
 
     @property
     def efficiency(self) -> float | None:
@@ -109,13 +113,15 @@ def _point(curves: Curves, device: Device, emulate: Emulate, size: str, algorith
     return ProductPoint(
         curves.product, size, algorithm, side, path["cycles"], path["seconds"],
         curves.products(side) * tile_run.report["measured"]["critical_path"]["cycles"],
-        measured["max_hops"], measured["memory_bytes"]["max"],
+        measured["max_hops"], measured["memory_bytes"]["max"], None, run.report["arguments"].get("steps_run"),
     )  # fmt: skip
 
 
 def _job(curves: Curves, device: Device, algorithm: str, side: int, length: int) -> RunSpec:
     sizes = ("m", "k", "n") if curves.product == "gemm" else ("k", "n")
     arguments = {curves.option: algorithm, "dtype": DTYPE, **dict.fromkeys(sizes, length)}
+    if algorithm == "summa" and side > ALL_STEPS:
+        arguments["steps_run"] = STRETCHES
     return RunSpec(curves.product, (side, side), device, arguments)
 
 

@@ -68,7 +68,8 @@ def _curves(name: str, line: Sequence[dict[str, Any]]) -> Iterator[str | Grid]:
         shown = [
             "refused"
             if by_side[side]["cycles"] is None
-            else f"{by_side[side]['cycles']:,.0f} ({by_side[side]['efficiency']:.0%})"
+            else f"{'~' if by_side[side]['steps_run'] else ''}{by_side[side]['cycles']:,.0f}"
+            f" ({by_side[side]['efficiency']:.0%})"
             for side in sides
         ]
         lines.append((size, algorithm, *shown))

@@ -14,7 +14,7 @@ from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.mesh.collectives.rings import interleaved_rings
 from meshrt.mesh.collectives.shifts import finish_shift, start_shift
 from meshrt.mesh.device import Device
-from meshrt.mesh.repeat import repeated, sampled, spread
+from meshrt.mesh.repeat import drifting, repeated, sampled, spread
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
 MESHES = [(7, 5), (4, 4)]
@@ -133,6 +133,26 @@ def test_a_sample_spread_over_a_loop_counts_for_all_its_steps(sample: int, steps
         assert one == pytest.approx(other, rel=0.05)
 
 
+@pytest.mark.mpi(ranks=[1, 3])
+def test_stretches_go_by_what_cores_take_in_the_mean_and_not_by_how_they_got_there(comm):
+    """Columns work for 90 cycles in turns, and all cores for 400 more where the sample has leapt to another step."""
+
+    def loop(sample: int | None) -> tuple[list[int], dict[str, Any]]:
+        block, ran = new_block(comm, (3, 3), SLOW, payload=False), [-1]
+        columns = block.mesh.x0 + np.arange(block.mesh.block_width)
+        for step in drifting(block, 60, sample, 3):
+            if step != ran[-1] + 1:
+                block.clock.software(400.0)
+            block.clock.software(90.0, (slice(None), columns == step % 3))
+            ran.append(step)
+        return ran[1:], measured(block)
+
+    (ran, part), (every, whole) = loop(2), loop(None)
+    assert every == list(range(60))
+    assert ran == [*range(10, 16), *range(40, 46)]
+    assert part["critical_path"]["cycles"] == whole["critical_path"]["cycles"] == 20 * 90
+
+
 @pytest.mark.mpi(ranks=[1])
 def test_cores_that_had_nothing_to_do_stay_where_they_were(comm):
     block = new_block(comm, (3, 2), SLOW)
@@ -151,6 +171,8 @@ def test_what_cannot_be_repeated_is_refused(comm):
         list(sampled(block, 5, 0))
     with pytest.raises(ValueError, match="one step or more, not 0"):
         list(spread(block, 5, 0))
+    with pytest.raises(ValueError, match="one step or more, not 0"):
+        list(drifting(block, 5, 0, 1))
     with pytest.raises(ValueError, match="a phase began or ended"), repeated(block, 2), block.phase("inside"):
         pass
     measured(block)

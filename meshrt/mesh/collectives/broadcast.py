@@ -37,6 +37,11 @@ class Spread:
         """Cores of a line."""
         return self.bounds[-1]
 
+    @property
+    def longest(self) -> int:
+        """Cores of the longest segment."""
+        return longest_of(self.bounds)
+
     def end(self, segment: int, step: int) -> int:
         """The core that relays what leaves the segment in that direction (1 or -1)."""
         return self.bounds[segment + 1] - 1 if step > 0 else self.bounds[segment]
@@ -52,9 +57,14 @@ def cut(n: int, longest: int) -> tuple[int, ...]:
     return tuple(n * segment // count for segment in range(count + 1))
 
 
+def longest_of(bounds: Sequence[int]) -> int:
+    """Cores of the longest segment."""
+    return max(high - low for low, high in pairwise(bounds))
+
+
 def colours(bounds: Sequence[int]) -> int:
     """The most that the routes of a line cut so need: one from every core of a segment, four that pass its ends."""
-    longest = max(high - low for low, high in pairwise(bounds))
+    longest = longest_of(bounds)
     return (longest if longest > 1 else 0) + (0, 0, 2, 4)[min(len(bounds) - 1, 3)]
 
 
@@ -174,7 +184,7 @@ def start_allgather(block: Block, spread: Spread, tiles: np.ndarray, out: np.nda
     line_tiles[...] = tiles[:, :, None]
     last: dict[tuple[int, int], fabric.Flight] = {}  # by direction and number in the segment
     flights = []
-    numbers = range(max(high - low for low, high in pairwise(bounds)))
+    numbers = range(spread.longest)
     if spread.near is not None:
         for number in numbers:
             sources = {at: low + number for at, (low, high) in enumerate(pairwise(bounds)) if low + number < high}
