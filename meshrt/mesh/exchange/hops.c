@@ -105,6 +105,23 @@ static inline void leave_line(const March *m, Seats seats, int port, int64_t sea
                m->busy[seats.kind[seat] & ASKS], seats.kind[seat] >> 1);
 }
 
+enum { AHEAD = 16 }; /* seats: what is needed for that one is asked of the memory now */
+
+/* Packets lie in the order of their readers, cores at any distance: without this each waits for the memory. */
+static inline __attribute__((always_inline)) void fetch_ahead(const March *m, Seats seats, int port, int64_t seat, int64_t end)
+{
+    if (seat >= end)
+        return;
+    const double *head = m->heads + m->packets[seats.leg[seat]] * m->slot_step;
+    const double *cell = m->cells + m->local[seats.core[seat]] * m->core_step;
+    for (int row = TIME; row <= STAGES; row++) {
+        __builtin_prefetch(head + row * m->head_row, 1);
+        __builtin_prefetch(cell + row * m->row, 1);
+    }
+    __builtin_prefetch(cell + RAMP_OUT * m->row, 1);
+    __builtin_prefetch(cell + (LINK_FREE + port) * m->row, 1);
+}
+
 static void leave_lines_by(const March *const march, int port)
 {
     const March m = *march;
@@ -119,6 +136,7 @@ static void leave_lines_by(const March *const march, int port)
     for (int64_t seat = low; seat < high; seat++) {
         const int32_t core = seats.core[seat];
         const int64_t line = m.from_line[core], cell = line + m.local[core] * m.core_step;
+        fetch_ahead(&m, seats, port, seat + AHEAD, high);
         leave_side_by_side(&m, m.to_line[core] - line, m.cells + cell, m.cells + (LINK_FREE + port) * m.row + cell,
                            m.heads + line + m.packets[seats.leg[seat]] * m.slot_step,
                            m.busy[seats.kind[seat] & ASKS], seats.kind[seat] >> 1);
@@ -166,6 +184,11 @@ static void come_in_lines_by(const March *const march, int port)
     for (int64_t seat = low; seat < high; seat++) {
         const int64_t to = seats.core[seat] + step, line = m.from_line[to], lines = m.to_line[to] - line;
         const double busy = m.busy[seats.kind[seat] & ASKS];
+        if (seat + AHEAD < high) {
+            const int64_t then = seat + AHEAD, next = seats.core[then] + step;
+            __builtin_prefetch(m.heads + m.packets[seats.leg[then]] * m.slot_step, 1);
+            __builtin_prefetch(m.cells + RAMP_IN * m.row + m.local[next] * m.core_step, 1);
+        }
         double *head = m.heads + line + m.packets[seats.leg[seat]] * m.slot_step;
         double *ramp = m.cells + RAMP_IN * m.row + line + m.local[to] * m.core_step;
         int64_t n = 0;
