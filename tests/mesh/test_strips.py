@@ -48,14 +48,14 @@ def test_strips_are_found_where_they_are():
 
 @compiled
 @pytest.mark.mpi(ranks=[1, 6])
-@pytest.mark.parametrize("payload", [True, False])
+@pytest.mark.parametrize(("payload", "maps"), [(True, True), (False, True), (False, False)])
 @pytest.mark.parametrize("device", [SLOW, "ideal"])
 def test_strips_leave_the_machine_as_numpy_does(
-    payload: bool, device: Device | str, comm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    payload: bool, maps: bool, device: Device | str, comm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Alone and beside other transfers, on cores whose clocks differ: all that is kept of the machine, to the byte."""
     width, height = MESH
-    told, path = [], comm.bcast(str(tmp_path / "maps.npz"))
+    told, path = [], comm.bcast(str(tmp_path / "maps.npz")) if maps else None
     for name in ("numpy", "compiled"):
         monkeypatch.setenv("MESHRT_CORE", name)
         block = open_machine(comm, Board.alone(), (1, 1), payload, Console(), mesh="11x7", device=device, maps=path)
@@ -71,7 +71,7 @@ def test_strips_leave_the_machine_as_numpy_does(
             for together in (*([one] for one in by_strip), [by_strip[1], line], [line, by_strip[2], by_strip[3]]):
                 outs += exchange(block, bar, *together)
         tally.settle(block)
-        of_maps = [one for one in vars(block.maps).values() if isinstance(one, np.ndarray)]
+        of_maps = [one for one in vars(block.maps).values() if isinstance(one, np.ndarray)] if maps else []
         kept = (block.clock.cells[:, :-1], block.link_bytes, block.ramp_bytes, *of_maps, *outs)
         counts = vars(block.counters) | {"links": None, "ramps": None}
         sent = block.host.messages, block.host.packets, block.host.bytes, block.host.sent_to

@@ -74,7 +74,7 @@ def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.nda
     if block.clock.messages is not None:
         block.clock.messages.exchange(transfers)
     flights: list[Any] = [_flight(block, transfer, number, len(transfers)) for number, transfer in enumerate(transfers)]
-    tag = bar.channels[0].number % 32768
+    tag, by_itself = bar.channels[0].number % 32768, False
     try:
         for turns in zip_longest(*(flight.rounds(bar.cache) for flight in flights)):
             pending: list[Any] = []
@@ -85,6 +85,9 @@ def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.nda
                 flight.arrive(turn, tag)
             for request in pending:
                 block.wait(request)
+            if len(together) == 1 and not by_itself:
+                by_itself = True
+                together[0][0].go_on(tag)
     finally:
         for flight in flights:
             block.memory.free(flight.name)

@@ -5,10 +5,6 @@
 
 #include "march.h"
 
-typedef struct {
-    int64_t left, fresh, here; /* packets that leave cores of this block, of these untouched ones, that get to them */
-} Crossing;
-
 /* Do lines lie side by side, and not the cores of each? */
 static int side_by_side(const March *m)
 {
@@ -105,6 +101,24 @@ static inline void leave_line(const March *m, Seats seats, int port, int64_t sea
                m->busy[seats.kind[seat] & ASKS], seats.kind[seat] >> 1);
 }
 
+enum { AHEAD = 16 }; /* seats: what is needed for that one is asked of the memory now */
+
+/* Packets lie in the order of their readers, cores at any distance: without this each waits for the memory. */
+static inline __attribute__((always_inline)) void fetch_ahead(const March *m, Seats seats, int port, int64_t seat,
+                                                              int64_t end)
+{
+    if (seat >= end || m->from_line[seats.core[seat]] >= m->to_line[seats.core[seat]])
+        return; /* it is another rank's */
+    const double *head = m->heads + m->packets[seats.leg[seat]] * m->slot_step;
+    const double *cell = m->cells + m->local[seats.core[seat]] * m->core_step;
+    for (int row = TIME; row <= STAGES; row++) {
+        __builtin_prefetch(head + row * m->head_row, 1);
+        __builtin_prefetch(cell + row * m->row, 1);
+    }
+    __builtin_prefetch(cell + RAMP_OUT * m->row, 1);
+    __builtin_prefetch(cell + (LINK_FREE + port) * m->row, 1);
+}
+
 static void leave_lines_by(const March *const march, int port)
 {
     const March m = *march;
@@ -119,6 +133,7 @@ static void leave_lines_by(const March *const march, int port)
     for (int64_t seat = low; seat < high; seat++) {
         const int32_t core = seats.core[seat];
         const int64_t line = m.from_line[core], cell = line + m.local[core] * m.core_step;
+        fetch_ahead(&m, seats, port, seat + AHEAD, high);
         leave_side_by_side(&m, m.to_line[core] - line, m.cells + cell, m.cells + (LINK_FREE + port) * m.row + cell,
                            m.heads + line + m.packets[seats.leg[seat]] * m.slot_step,
                            m.busy[seats.kind[seat] & ASKS], seats.kind[seat] >> 1);
@@ -166,6 +181,11 @@ static void come_in_lines_by(const March *const march, int port)
     for (int64_t seat = low; seat < high; seat++) {
         const int64_t to = seats.core[seat] + step, line = m.from_line[to], lines = m.to_line[to] - line;
         const double busy = m.busy[seats.kind[seat] & ASKS];
+        const int64_t then = seat + AHEAD, next = then < high ? seats.core[then] + step : to;
+        if (then < high && m.from_line[next] < m.to_line[next]) {
+            __builtin_prefetch(m.heads + m.packets[seats.leg[then]] * m.slot_step, 1);
+            __builtin_prefetch(m.cells + RAMP_IN * m.row + m.local[next] * m.core_step, 1);
+        }
         double *head = m.heads + line + m.packets[seats.leg[seat]] * m.slot_step;
         double *ramp = m.cells + RAMP_IN * m.row + line + m.local[to] * m.core_step;
         int64_t n = 0;
@@ -227,6 +247,20 @@ static void cross_lines(March *march, int port, Crossing *sum)
     march->over[port] = over, march->into[port] = into;
 }
 
+void leave_cores(March *m, Crossing *sum)
+{
+    for (int port = 0; port < PORTS; port++) {
+        (m->heads ? leave_lines_by : leave_by)(m, port);
+        (m->heads ? cross_lines : cross)(m, port, sum);
+    }
+}
+
+void come_in_at_cores(March *m)
+{
+    for (int port = 0; m->timed && port < PORTS; port++)
+        (m->heads ? come_in_lines_by : come_in_by)(m, port);
+}
+
 /* ---------------------------------------------------------------------------------------------- as Python calls it */
 
 /* Packets leave. Returns (how many leave cores of this block, how many of them fresh, how many get to its cores). */
@@ -237,10 +271,7 @@ PyObject *march_leave(PyObject *module, PyObject *const *given, Py_ssize_t count
     if (!m)
         return NULL;
     Crossing sum = {0, 0, 0};
-    for (int port = 0; port < PORTS; port++) {
-        (m->heads ? leave_lines_by : leave_by)(m, port);
-        (m->heads ? cross_lines : cross)(m, port, &sum);
-    }
+    leave_cores(m, &sum);
     return Py_BuildValue("LLL", (long long)sum.left, (long long)sum.fresh, (long long)sum.here);
 }
 
@@ -251,8 +282,7 @@ PyObject *march_come_in(PyObject *module, PyObject *const *given, Py_ssize_t cou
     March *m = march_of(given, count);
     if (!m)
         return NULL;
-    for (int port = 0; m->timed && port < PORTS; port++)
-        (m->heads ? come_in_lines_by : come_in_by)(m, port);
+    come_in_at_cores(m);
     end_round(m);
     return Py_BuildValue("");
 }

@@ -195,6 +195,16 @@ static int64_t move_on(const March *const march, int port)
     return ended - low;
 }
 
+int64_t begin_round(March *m)
+{
+    int64_t moving = 0;
+    for (int port = 0; port < PORTS; port++)
+        moving += enter_by(m, port);
+    for (int port = 0; port < PORTS; port++)
+        hold(m, port);
+    return moving;
+}
+
 /* A round ends: who is at the end of a leg queues for the next. */
 void end_round(March *m)
 {
@@ -234,10 +244,6 @@ PyObject *march_enter(PyObject *module, PyObject *const *given, Py_ssize_t count
     March *m = march_of(given, count);
     if (!m)
         return NULL;
-    int64_t moving = 0;
-    for (int port = 0; port < PORTS; port++)
-        moving += enter_by(m, port);
-    for (int port = 0; port < PORTS; port++)
-        hold(m, port);
+    const int64_t moving = begin_round(m);
     return Py_BuildValue("LLL", (long long)moving, (long long)m->most[TILE], (long long)m->most[REQUEST]);
 }

@@ -1,4 +1,5 @@
-/* An exchange under way, as march.py lays it out: for march.c (who moves) and hops.c (what time it takes). */
+/* An exchange under way, as march.py lays it out: for march.c (who moves), hops.c (what time it takes) and onward.c (one
+   round after the other). */
 
 #include "../stable.h"
 #include <stdint.h>
@@ -48,6 +49,10 @@ typedef struct {
     int64_t fill[PORTS], over[PORTS], into[PORTS]; /* how many packets are on seats, leave the block, come to it */
 } March;
 
+typedef struct {
+    int64_t left, fresh, here; /* packets that leave cores of this block, of these untouched ones, that get to them */
+} Crossing;
+
 /* From a core to the next one by a port. */
 static inline int64_t step_of(const March *m, int port)
 {
@@ -56,4 +61,9 @@ static inline int64_t step_of(const March *m, int port)
 }
 
 March *march_of(PyObject *const *given, Py_ssize_t count); /* NULL: Python knows what is wrong */
+
+/* A round: it begins, with so many packets that move; they leave, and come in; it ends. */
+int64_t begin_round(March *march);
+void leave_cores(March *march, Crossing *sum);
+void come_in_at_cores(March *march);
 void end_round(March *march);

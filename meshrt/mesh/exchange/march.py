@@ -116,12 +116,20 @@ class March:
 
         `places(cores)`, for the maps: (those of the cores that are in the block, their places in the view).
         """
-        reserved = block.memory.names[name]
-        if self._bytes(self.bound) > reserved and (needed := self._bytes(self.held())) > reserved:
-            block.memory.resize(name, needed)
+        if self._bytes(self.bound) > block.memory.names[name]:
+            self.reserve(block, name)
         if block.mapped:
             self._map(block, view, places)
-        left, fresh, arrived = self.core.leave(self.address)
+        self.count(block, *self.core.leave(self.address))
+
+    def reserve(self, block: "Block", name: str) -> None:
+        """Core memory of that name for what is really held after this round. LimitError."""
+        needed = self._bytes(self.held())
+        if needed > block.memory.names[name]:
+            block.memory.resize(name, needed)
+
+    def count(self, block: "Block", left: int, fresh: int, arrived: int) -> None:
+        """So many packets left cores of the block, of these so many untouched ones, and so many got to them."""
         counters = block.counters
         counters.messages += left
         counters.hops += left

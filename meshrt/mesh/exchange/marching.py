@@ -8,12 +8,15 @@ import numpy as np
 from meshrt.mesh.exchange.convoy import Convoy, Seats
 from meshrt.mesh.exchange.legs import ways
 from meshrt.mesh.exchange.march import HEADER, PORTS, March
+from meshrt.mesh.exchange.onward import Onward
 from meshrt.mesh.exchange.porter import Porter
 from meshrt.mesh.exchange.rounds import position_here
 
 
 class MarchingConvoy(Convoy):
     """A transfer between any cores."""
+
+    lines = 1
 
     def _open(self) -> None:
         mesh, cells = self.block.mesh, self.block.clock.cells
@@ -38,6 +41,13 @@ class MarchingConvoy(Convoy):
             for port in range(PORTS):
                 self._take(port, *self._over_edge("coming", port), tag)
         self.march.come_in()
+
+    def go_on(self, tag: int) -> None:
+        if self.block.mapped or (self.block.payload and not self.whole):
+            return
+        onward = Onward(self.block, self.march, self.name)
+        if self.whole or onward.connect(tag, self.march.cores * self.lines):
+            onward.go()
 
     def _over_edge(self, way: str, port: int) -> tuple[Seats, np.ndarray]:
         """Of packets that go over the edge of the block by a port: where their headers are, and their legs."""
@@ -86,6 +96,10 @@ class MarchingPorter(Porter):
             for port in range(PORTS):
                 self._get(port, *self._slots("coming", port), tag)
         self.march.come_in()
+
+    def go_on(self, tag: int) -> None:
+        if not self.cut and not self.block.mapped:
+            Onward(self.block, self.march, self.name).go()
 
     def land(self) -> np.ndarray:
         self.crossed, self.entered = self.bytes_crossed[:, self.inside], self.bytes_entered[self.inside]

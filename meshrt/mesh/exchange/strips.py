@@ -4,6 +4,7 @@ The order of its packets is found once, on a grid of one strip, and every hop of
 them as lines. Where nothing else is under way, clocks lie so meanwhile that those of a hop are side by side.
 """
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from meshrt.mesh.exchange.legs import ways
 from meshrt.mesh.exchange.march import HEADER, March
 from meshrt.mesh.exchange.marching import MarchingConvoy
 from meshrt.mesh.mesh import STEP
+
+LINE = 64  # bytes of a cache's line
 
 
 def strips(owners: np.ndarray, width: int, height: int) -> tuple[int, int] | None:
@@ -31,6 +34,13 @@ def strips(owners: np.ndarray, width: int, height: int) -> tuple[int, int] | Non
         if (owners.reshape(height, width)[:, :columns] % width < columns).all():
             return columns, used // columns
     return None
+
+
+def _aligned(*shape: int) -> np.ndarray:
+    """float64 zeros that begin with a line of the processor's caches: eight strips' numbers are then one line."""
+    memory = np.zeros(prod(shape) + LINE // 8)
+    begin = -memory.ctypes.data % LINE // 8
+    return memory[begin : begin + prod(shape)].reshape(shape)
 
 
 class MarchingStrips(MarchingConvoy):
@@ -59,7 +69,7 @@ class MarchingStrips(MarchingConvoy):
         ranges = [-((x + west) // columns), -((x + west - wide) // columns)]  # the first line in the block, and beyond
         self.lines_of = np.clip(ranges, 0, lines) * inside
         self.span = slice(-west, max(min(wide - west, lines * columns), -west))  # those of the strips in the block
-        by_packet = np.zeros((len(x), HEADER, lines))
+        by_packet = _aligned(len(x), HEADER, lines)
         self.heads = by_packet.transpose(1, 0, 2)
         self.strip_crossed, self.strip_entered = np.zeros((4, len(x)), np.int64), np.zeros(len(x), np.int64)
         arrays = {"heads": by_packet, "crossed": self.strip_crossed, "entered": self.strip_entered}
@@ -75,9 +85,11 @@ class MarchingStrips(MarchingConvoy):
     def _of_strips(self, cells: np.ndarray) -> np.ndarray:
         """Rows of cells of the block, [rows, high, wide], by strip: [high, columns, rows, lines]."""
         rows, high, _ = cells.shape
-        by_strip = np.zeros((rows, high, self.lines * self.columns))
-        by_strip[..., self.span] = cells[..., : self.span.stop - self.span.start]
-        return np.ascontiguousarray(by_strip.reshape(rows, high, self.lines, self.columns).transpose(1, 3, 0, 2))
+        of_strips = np.zeros((rows, high, self.lines * self.columns))
+        of_strips[..., self.span] = cells[..., : self.span.stop - self.span.start]
+        by_strip = _aligned(high, self.columns, rows, self.lines)
+        by_strip[...] = of_strips.reshape(rows, high, self.lines, self.columns).transpose(1, 3, 0, 2)
+        return by_strip
 
     def _to_block(self, numbers: np.ndarray, block: np.ndarray) -> None:
         """Enter numbers of every core of the strips, [.., high, lines, columns], in an array [.., high, wide]."""

@@ -460,7 +460,7 @@ static PyObject *serve(PyObject *module, PyObject *const *given, Py_ssize_t coun
     return counted.packets ? Py_BuildValue("Ld", (long long)counted.packets, counted.longest_wait) : Py_BuildValue("");
 }
 
-/* tiles.c; sums.c; ../products.c; ../../ranks/bells.c; ../exchange/march.c and hops.c */
+/* tiles.c; sums.c; ../products.c; ../../ranks/bells.c; ../exchange/march.c, hops.c, onward.c */
 PyObject *deliver(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *sums_transfers(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *sums_is_there(PyObject *module, PyObject *const *given, Py_ssize_t count);
@@ -474,6 +474,8 @@ PyObject *march_line_up(PyObject *module, PyObject *const *given, Py_ssize_t cou
 PyObject *march_enter(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *march_leave(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *march_come_in(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *onward_go(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *onward_is_done(PyObject *module, PyObject *const *given, Py_ssize_t count);
 
 static PyMethodDef methods[] = {
     {"address", (PyCFunction)(void (*)(void))address, METH_FASTCALL, NULL},
@@ -489,6 +491,8 @@ static PyMethodDef methods[] = {
     {"enter", (PyCFunction)(void (*)(void))march_enter, METH_FASTCALL, NULL},
     {"leave", (PyCFunction)(void (*)(void))march_leave, METH_FASTCALL, NULL},
     {"come_in", (PyCFunction)(void (*)(void))march_come_in, METH_FASTCALL, NULL},
+    {"onward", (PyCFunction)(void (*)(void))onward_go, METH_FASTCALL, NULL},
+    {"has_come", (PyCFunction)(void (*)(void))onward_is_done, METH_FASTCALL, NULL},
     {"ring", (PyCFunction)(void (*)(void))bell_ring, METH_FASTCALL, NULL},
     {"heard", (PyCFunction)(void (*)(void))bell_heard, METH_FASTCALL, NULL},
     {"listen", (PyCFunction)(void (*)(void))bell_listen, METH_FASTCALL, NULL},
