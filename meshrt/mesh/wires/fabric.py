@@ -204,7 +204,11 @@ def _deliver(
         if takes:
             packets = [packet.copy() for packet in packets]  # nothing is to be overwritten before it has left
         for part, packet in zip(parts, packets, strict=True):
-            target[:, part.to] = packet if combine is None else combine(target[:, part.to], packet)
+            there = target[:, part.to]
+            if isinstance(part.to, slice) and isinstance(combine, np.ufunc) and there.dtype.kind == "f":
+                combine(there, packet, out=there)  # NumPy looks after memory that both share
+            else:
+                target[:, part.to] = packet if combine is None else combine(there, packet)
     if view.axis is None and not np.may_share_memory(target, out):  # a flat view of scattered memory is a copy
         out[...] = target.reshape(out.shape)
 
@@ -337,12 +341,15 @@ def transfer(
 
 def transfer_again(
     block: Cores, channel: Channel, prepared: Prepared | None, tiles: np.ndarray,
-    combine: "Callable[..., np.ndarray] | None" = None,
+    combine: "Callable[..., np.ndarray] | None" = None, out: np.ndarray | None = None,
 ) -> None:  # fmt: skip
-    """As `transfer`, in place, of what was prepared for such tiles: what repeats is looked up once, not each time."""
-    arrivals = _start(block, channel, prepared, tiles, tiles, combine, True)
+    """As `transfer` of what was prepared for such tiles: what repeats is looked up once, not each time. In place, or
+    to `out`.
+    """
+    out = tiles if out is None else out
+    arrivals = _start(block, channel, prepared, tiles, out, combine, True)
     if arrivals or block.clock.heads:
-        receive(block, Flight(tiles, arrivals))
+        receive(block, Flight(out, arrivals))
 
 
 def forget(block: Cores, channel: Channel) -> None:
