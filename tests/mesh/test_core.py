@@ -165,6 +165,9 @@ def test_tiles_are_put_where_numpy_puts_them(
         random = np.random.default_rng(sum(lies[:2])).integers(-99, 99, [shape[d] for d in lies])
         return random.astype(kind).transpose(np.argsort(lies))
 
+    def packets(tiles: np.ndarray) -> list[np.ndarray]:
+        return fabric._packets(schedule, view.of(tiles), [])
+
     told, memory = [], np.empty(10**5, np.uint8)
     clock = SimpleNamespace(buffer=lambda use, nbytes: memory[:nbytes])
     for name in CORES:
@@ -172,11 +175,11 @@ def test_tiles_are_put_where_numpy_puts_them(
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(fabric, "MANY", room)
             out, tiles = array(out_lies), array(tiles_lie)
-            fabric._deliver(block, schedule, view, view.of(tiles), [], out, None)
-            fabric._deliver(block, schedule, view, view.of(tiles), [], tiles, None)
+            fabric._deliver(block, schedule, view, view.of(tiles), packets(tiles), out, None)
+            fabric._deliver(block, schedule, view, view.of(tiles), packets(tiles), tiles, None)
             other = np.zeros(shape, np.float32 if kind is np.int8 else np.int32)  # NumPy makes them these
             if kind is not np.complex128:
-                fabric._deliver(block, schedule, view, view.of(tiles), [], other, None)
+                fabric._deliver(block, schedule, view, view.of(tiles), packets(tiles), other, None)
         told.append((out.tobytes(), tiles.tobytes(), other.tobytes()))
     assert told[0] == told[1]
 
