@@ -11,6 +11,7 @@ Routes per core: three colours for each direction of a ring, four directions whi
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from math import prod
 from typing import Any
@@ -42,26 +43,30 @@ def meshgemm(
     Both stay at home; `consume`: A does not. It is in memory once then, beside what comes in, and is not what it was.
     Of B in codes the packed bytes go round. With a `sample`, by shape, only so many steps of the loop are run, and the
     last of them is counted for the others.
+
+    Cores have two rooms for what goes round. The host has one: it moves tiles when a step's products are made.
     """
     b_home, multiply = (b.data, partial(b.multiply_tiles, block)) if isinstance(b, Packed) else (b, block.matmul)
     steps = len(rings.y.places)
     begin_product(block, steps)
     a_now, b_now = a if consume else in_flight(block, "A", a), in_flight(block, "B", b_home)
     align(block, rings, a_now, b_now)
-    a_next, b_next = coming_in(block, "A", a), coming_in(block, "B", b_home)
-    dtype = b.sum_dtype if isinstance(b, Packed) else np.float32
-    c = zeros(block, "C", (a.shape[2], b.shape[3], *a.shape[4:-1], b.shape[-1]), dtype)
-    for _ in sampled(block, steps - 1, sample):
-        block.step()
-        flights = start_shift(block, rings.x, a_now, a_next) + start_shift(block, rings.y, b_now, b_next)
+    with ExitStack() as rooms:
+        for name, tiles in (("A", a), ("B", b_home)):
+            rooms.enter_context(block.memory.hold(f"{name} coming in", tile_bytes(tiles)))
+        dtype = b.sum_dtype if isinstance(b, Packed) else np.float32
+        c = zeros(block, "C", (a.shape[2], b.shape[3], *a.shape[4:-1], b.shape[-1]), dtype)
+        for _ in sampled(block, steps - 1, sample):
+            block.step()
+            flights = start_shift(block, rings.x, a_now, a_now, later=True)
+            flights += start_shift(block, rings.y, b_now, b_now, later=True)
+            multiply(a_now[:, :, :, : b.shape[3]], b_now, c)
+            finish_shift(block, flights)
+            if lockstep:
+                block.meet()
         multiply(a_now[:, :, :, : b.shape[3]], b_now, c)
-        finish_shift(block, flights)
         if lockstep:
             block.meet()
-        a_now, a_next, b_now, b_next = a_next, a_now, b_next, b_now
-    multiply(a_now[:, :, :, : b.shape[3]], b_now, c)
-    if lockstep:
-        block.meet()
     return c
 
 

@@ -165,6 +165,9 @@ def test_tiles_are_put_where_numpy_puts_them(
         random = np.random.default_rng(sum(lies[:2])).integers(-99, 99, [shape[d] for d in lies])
         return random.astype(kind).transpose(np.argsort(lies))
 
+    def packets(tiles: np.ndarray) -> list[np.ndarray]:
+        return fabric._packets(schedule, view.of(tiles), [])
+
     told, memory = [], np.empty(10**5, np.uint8)
     clock = SimpleNamespace(buffer=lambda use, nbytes: memory[:nbytes])
     for name in CORES:
@@ -172,13 +175,34 @@ def test_tiles_are_put_where_numpy_puts_them(
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(fabric, "MANY", room)
             out, tiles = array(out_lies), array(tiles_lie)
-            fabric._deliver(block, schedule, view, view.of(tiles), [], out, None)
-            fabric._deliver(block, schedule, view, view.of(tiles), [], tiles, None)
+            fabric._deliver(block, schedule, view, view.of(tiles), packets(tiles), out, None)
+            fabric._deliver(block, schedule, view, view.of(tiles), packets(tiles), tiles, None)
             other = np.zeros(shape, np.float32 if kind is np.int8 else np.int32)  # NumPy makes them these
             if kind is not np.complex128:
-                fabric._deliver(block, schedule, view, view.of(tiles), [], other, None)
+                fabric._deliver(block, schedule, view, view.of(tiles), packets(tiles), other, None)
         told.append((out.tobytes(), tiles.tobytes(), other.tobytes()))
     assert told[0] == told[1]
+
+
+@compiled
+@pytest.mark.parametrize(("axis", "numbers"), [("x", 1024), ("x", 1031), ("y", 2047)])
+def test_tiles_that_no_cache_keeps_are_put_where_numpy_puts_them(axis: str, numbers: int) -> None:
+    """13 MiB and more go past the caches, at any place in memory, and nothing beside them is written to."""
+    lines, length = -(-(13 << 20) // (64 * 4 * numbers)), 64
+    shape = (lines, length, numbers) if axis == "x" else (length, lines, numbers)
+    tiles = np.random.default_rng(0).integers(0, 99, shape, np.int32)
+    room = np.zeros(tiles.size + 40, np.int32)
+    expected = room.copy()
+    for memory in (expected, room):
+        out = memory[7 : 7 + tiles.size].reshape(shape)
+        pairs = [(array if axis == "x" else array.swapaxes(0, 1)) for array in (out, tiles)]
+        moves = [(slice(2, 64, 2), slice(0, 62, 2)), (slice(1, 62, 2), slice(3, 64, 2)), (slice(0, 1), slice(1, 2))]
+        if memory is room:
+            core.built.deliver(0, lines, *(pairs[n][:, move[n]] for move in moves for n in range(2)))
+        else:
+            for to, source in moves:
+                pairs[0][:, to] = pairs[1][:, source]
+    assert (room == expected).all()
 
 
 doings = st.lists(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import field
+from itertools import count
 from math import prod
 from typing import Any
 
@@ -62,33 +63,53 @@ def around(block: Block, way: ScatterRing, tiles: np.ndarray, combine: Combine, 
     whole = tiles.reshape(*lead, numbers)
     if n * size != numbers:
         whole = np.concatenate([whole, np.zeros((*lead, n * size - numbers), tiles.dtype)], axis=2)
-    whole = whole.reshape(*lead, n, size)
-    rows, columns = np.arange(lead[0])[:, None], np.arange(lead[1])
-    low = block.mesh.offset(way.axis)
-    place = way.place[low : low + lead[1 if way.axis == "x" else 0]]
-    place = place if way.axis == "x" else place[:, None]
-    kind = (n, *lead, size), tiles.dtype
+    whole = whole.reshape(-1, size)
+    kind = (*lead, size), tiles.dtype
     if kind not in way.buffers:  # fresh memory can cost the host more than all the rest
         way.buffers.clear()
-        way.buffers[kind] = np.empty(*kind)
-    chunks = way.buffers[kind]  # at s, chunk p - s of core p: all send from one place
-    for back in range(n):
-        chunks[back] = whole[rows, columns, (place - back) % n]
+        way.buffers[kind] = np.empty((2, *kind[0]), tiles.dtype)
+    going, coming = way.buffers[kind]
+    places = _places(block, way, lead)
+    _take(whole, next(places), going)
     everyone = np.ones(n, bool)
+    prepared = fabric.prepare(block, way.channel, going, stream=stream) if block.timed else None
+    adds = software.staging(block, way.channel, size, everyone, stream=stream)
+    passes = software.staging(block, way.channel, 0, everyone)
     with block.memory.hold("ring chunks", (n * size - numbers + (0 if stream else size)) * tiles.itemsize):
+        for _ in range(n - 1):
+            _take(whole, at := next(places), coming)
+            fabric.transfer_again(block, way.channel, prepared, going, combine, coming)
+            if adds is not None:
+                software.do(block, adds)
+            going, coming = coming, going
+        direct = n * size == numbers and out.flags.c_contiguous
+        result = out.reshape(-1, size) if direct else np.empty_like(whole)
+        result[at] = going
         for step in range(n - 1):
-            fabric.transfer(block, way.channel, chunks[step], chunks[step + 1], combine=combine, stream=stream)
-            software.stage(block, way.channel, size, everyone, stream=stream)
-        for step in range(n - 1):
-            if step:  # what came in the step before is passed on
-                software.stage(block, way.channel, 0, everyone)
-            fabric.transfer(block, way.channel, chunks[step - 1], chunks[step], stream=stream)
+            if step and passes is not None:  # what came in the step before is passed on
+                software.do(block, passes)
+            fabric.transfer_again(block, way.channel, prepared, going, None, coming)
+            result[next(places)] = coming
+            going, coming = coming, going
         if stream:
-            software.tail(block, way.channel, chunks[0], everyone)
-    direct = n * size == numbers and out.flags.c_contiguous
-    result = out.reshape(*lead, n, size) if direct else np.empty((*lead, n, size), tiles.dtype)
-    for back in range(n):
-        result[rows, columns, (place - back) % n] = chunks[back]
+            software.tail(block, way.channel, going, everyone)
     if not direct:
         out[...] = result.reshape(*lead, n * size)[:, :, :numbers].reshape(tiles.shape)
     return out
+
+
+def _places(block: Block, way: ScatterRing, lead: tuple[int, int]) -> Iterator[np.ndarray]:
+    """Of the chunks that all cores send at a step, one step after the other: their numbers [bh, bw] among those of the
+    block, n of each core. The first come again after the n-th.
+    """
+    n, low = way.channel.length, block.mesh.offset(way.axis)
+    place = way.place[low : low + lead[1 if way.axis == "x" else 0]]
+    first = n * np.arange(lead[0] * lead[1]).reshape(lead)
+    for step in count():
+        chunk = (place - step) % n
+        yield first + (chunk if way.axis == "x" else chunk[:, None])
+
+
+def _take(chunks: np.ndarray, at: np.ndarray, out: np.ndarray) -> None:
+    """Those at these places, where NumPy is not to look for places beyond the last: it would copy them twice."""
+    np.take(chunks, at, axis=0, out=out, mode="clip")

@@ -1,6 +1,7 @@
 """Tiles on their way round rings: shifts, rotations, alignment. What rings there are: rings."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import zip_longest
 from math import prod
 
@@ -12,7 +13,7 @@ from meshrt.mesh.wires import fabric, software
 
 
 def start_shift(
-    block: Block, ring: Ring, tiles: np.ndarray, out: np.ndarray, lines: np.ndarray | None = None
+    block: Block, ring: Ring, tiles: np.ndarray, out: np.ndarray, lines: np.ndarray | None = None, later: bool = False
 ) -> tuple[fabric.Flight, ...]:
     """Every tile goes to the next place on the ring; `finish_shift` waits for it, and until then the cores can work.
 
@@ -21,12 +22,13 @@ def start_shift(
 
     Tiles leave from where they lie in `tiles` and arrive where they belong in `out`, so no core memory is taken; what
     gathers the slots that cross to other cores is the host's. Who shifts in place takes memory for what comes in while
-    the core's own leave, as `rotate` and `align` do.
+    the core's own leave, as `rotate` and `align` do. `later`: in place, too, cores can read `tiles` until
+    `finish_shift`.
     """
     if ring.slots == 1:
         if not ring.channels:  # one core: its tile stays
             out[...] = tiles
-        return tuple(fabric.send(block, channel, tiles, out, lines=lines) for channel, _ in ring.channels)
+        return tuple(fabric.send(block, channel, tiles, out, lines=lines, later=later) for channel, _ in ring.channels)
     if not block.payload:
         out[...] = tiles
         packet = _by_line(ring.axis, tiles)[:, :, :, 0].copy()
@@ -50,6 +52,8 @@ def start_shift(
         packet_lines[chosen[:, None], leaves.core] = before[:, leaves.core, :, leaves.slot].swapaxes(0, 1)
         flights.append(fabric.Flight(out, fabric.send(block, channel, packet, packet, lines=lines).arrivals))
         result[:, comes.to_core, :, comes.to_slot] = packet_lines[chosen[:, None], comes.to_core].swapaxes(0, 1)
+    if later:
+        return (*flights, fabric.Flight(out, [], [partial(after.__setitem__, chosen, result)]))
     after[chosen] = result
     return tuple(flights)
 

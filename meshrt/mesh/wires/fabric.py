@@ -6,7 +6,7 @@ it is delivered. Time: a head leaves its core at max(the core's time, the ramp f
 the link free) + alpha; it keeps what it crosses busy for bytes / width, at last the ramp that it is delivered by.
 """
 
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -34,10 +34,13 @@ MANY = 1 << 18  # bytes of tiles for which it pays to ask the compiled core; a p
 
 @dataclass(frozen=True, eq=False)
 class Flight:
-    """A transfer under way: what it brings is in `tiles` on the host, but no core has waited for it yet."""
+    """A transfer under way: what it brings is in `tiles` on the host, but no core has waited for it yet. What `moves`
+    do is put there when they have.
+    """
 
     tiles: np.ndarray
     arrivals: list[Arrival]
+    moves: "list[Callable[[], None]]" = field(default_factory=list)
 
 
 def send(
@@ -51,6 +54,7 @@ def send(
     combine: "Callable[..., np.ndarray] | None" = None,
     stream: bool = False,
     at_once: bool = False,
+    later: bool = False,
 ) -> Flight:
     """Send the tile [bh, bw, *tile] of every source of the channel; the cores go on with their work meanwhile.
 
@@ -64,6 +68,8 @@ def send(
     A packet under way takes no core memory: it is in routers. What arrives takes that of `out`, from when it is sent.
 
     `at_once`: whoever calls will `receive` it before anything else, which is done here where nothing is in the way.
+
+    `later`: tiles are put into `out` when they are waited for. Until then who sends may read them, but not write.
     """
     block.check_lead(tiles)
     if block.audit is not None:
@@ -73,7 +79,10 @@ def send(
         out = np.full_like(tiles, np.nan if tiles.dtype.kind not in "iu" else np.iinfo(tiles.dtype).max)
         block.memory.keep("tile that came in", out)
     prepared = prepare(block, channel, tiles, positions, lines, stream) if block.timed else None
-    return Flight(out, _start(block, channel, prepared, tiles, out, combine, at_once))
+    flight = Flight(out, [])
+    moves = flight.moves if later else None
+    flight.arrivals.extend(_start(block, channel, prepared, tiles, out, combine, at_once, moves))
+    return flight
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +122,7 @@ def prepare(
 
 def _start(
     block: Cores, channel: Channel, prepared: Prepared | None, tiles: np.ndarray, out: np.ndarray,
-    combine: "Callable[..., np.ndarray] | None", at_once: bool,
+    combine: "Callable[..., np.ndarray] | None", at_once: bool, moves: "list[Callable[[], None]] | None" = None,
 ) -> list[Arrival]:  # fmt: skip
     """A transfer begins: what cores have to wait for. Where nothing is timed nothing is prepared, nor moved."""
     if not block.payload:
@@ -132,7 +141,7 @@ def _start(
     at_once = at_once and passage.waiting is None and can_be_at_once(block)
     look = None if clock.seen is None else partial(_looked, block, sent, number)
     for view in prepared.views:
-        arrived = _send(block, prepared, view, tiles, out, combine, passage, at_once, look)
+        arrived = _send(block, prepared, view, tiles, out, combine, passage, at_once, look, moves)
         if arrived is not None:
             arrived.sent, arrived.number = sent, number
             arrivals.append(arrived)
@@ -160,6 +169,7 @@ def _passage(block: Cores, channel: Channel, prepared: Prepared) -> Passage:
 def _send(
     block: Cores, prepared: Prepared, view: View, tiles: np.ndarray, out: np.ndarray,
     combine: "Callable[..., np.ndarray] | None", passage: Passage, at_once: bool, look: Look | None,
+    moves: "list[Callable[[], None]] | None" = None,
 ) -> Arrival | None:  # fmt: skip
     """A transfer on the lines of a view."""
     schedule, lane = prepared.schedule, prepared.lanes.get(view)
@@ -178,7 +188,11 @@ def _send(
     if block.mapped:
         tally.sent(block, schedule, view, prepared.nbytes)
     if own is not None and schedule.parts:
-        _deliver(block, schedule, view, own, lane.received, out, combine)
+        packets = _packets(schedule, own, lane.received, moves is not None)
+        if moves is None:
+            _deliver(block, schedule, view, own, packets, out, combine)
+        else:
+            moves.append(partial(_deliver, block, schedule, view, own, packets, out, combine))
     if pending:
         host = block.ledger.host
         host.messages += len(pending)
@@ -189,13 +203,26 @@ def _send(
     return arrival
 
 
+def _packets(
+    schedule: Schedule, own: np.ndarray, received: list[MessageBuffer], kept: bool = False
+) -> list[np.ndarray]:  # fmt: skip
+    """Of each part of what arrives, the tiles where they are now. The next messages overwrite those that came in one:
+    of these a copy, if they are to be kept.
+    """
+    packets = [(own if part.message < 0 else received[part.message].tiles)[:, part.source] for part in schedule.parts]
+    if kept:
+        packets = [
+            packet if part.message < 0 else packet.copy() for part, packet in zip(schedule.parts, packets, strict=True)
+        ]
+    return packets
+
+
 def _deliver(
-    block: Cores, schedule: Schedule, view: View, own: np.ndarray, received: list[MessageBuffer], out: np.ndarray,
+    block: Cores, schedule: Schedule, view: View, own: np.ndarray, packets: list[np.ndarray], out: np.ndarray,
     combine: "Callable[..., np.ndarray] | None",
 ) -> None:  # fmt: skip
     """Put the tiles that arrive on the lines of a view where they belong."""
     target, parts = view.of(out), schedule.parts
-    packets = [(own if part.message < 0 else received[part.message].tiles)[:, part.source] for part in parts]
     # one part alone NumPy copies by itself where it has to
     takes = len(parts) > 1 and any(part.message < 0 for part in parts) and np.may_share_memory(own, target)
     if combine is None and target.nbytes > MANY and block.core is not None and _are_many(target, own, parts):
@@ -204,7 +231,11 @@ def _deliver(
         if takes:
             packets = [packet.copy() for packet in packets]  # nothing is to be overwritten before it has left
         for part, packet in zip(parts, packets, strict=True):
-            target[:, part.to] = packet if combine is None else combine(target[:, part.to], packet)
+            there = target[:, part.to]
+            if isinstance(part.to, slice) and isinstance(combine, np.ufunc) and there.dtype.kind == "f":
+                combine(there, packet, out=there)  # NumPy looks after memory that both share
+            else:
+                target[:, part.to] = packet if combine is None else combine(there, packet)
     if view.axis is None and not np.may_share_memory(target, out):  # a flat view of scattered memory is a copy
         out[...] = target.reshape(out.shape)
 
@@ -247,6 +278,9 @@ def receive_all(block: Cores, flights: tuple[Flight, ...]) -> None:
         arrival.end()
         if asked_at is not None:
             _looked(block, arrival.sent, arrival.number, arrival.lane, asked_at[at])
+    for flight in flights:
+        while flight.moves:
+            flight.moves.pop(0)()
 
 
 def _looked(block: Cores, sent: int, number: int, lane: Lane, asked_at: np.ndarray | None) -> None:
@@ -337,12 +371,15 @@ def transfer(
 
 def transfer_again(
     block: Cores, channel: Channel, prepared: Prepared | None, tiles: np.ndarray,
-    combine: "Callable[..., np.ndarray] | None" = None,
+    combine: "Callable[..., np.ndarray] | None" = None, out: np.ndarray | None = None,
 ) -> None:  # fmt: skip
-    """As `transfer`, in place, of what was prepared for such tiles: what repeats is looked up once, not each time."""
-    arrivals = _start(block, channel, prepared, tiles, tiles, combine, True)
+    """As `transfer` of what was prepared for such tiles: what repeats is looked up once, not each time. In place, or
+    to `out`.
+    """
+    out = tiles if out is None else out
+    arrivals = _start(block, channel, prepared, tiles, out, combine, True)
     if arrivals or block.clock.heads:
-        receive(block, Flight(tiles, arrivals))
+        receive(block, Flight(out, arrivals))
 
 
 def forget(block: Cores, channel: Channel) -> None:

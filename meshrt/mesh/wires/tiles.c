@@ -6,8 +6,13 @@
 #include "../stable.h"
 #include <stdint.h>
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
-enum { MOST = 10 }; /* dimensions of an array */
+enum { MOST = 10 };       /* dimensions of an array */
+enum { FAR = 12 << 20 };  /* bytes that go in one transfer: no cache keeps so many until they are looked at */
+enum { AHEAD = 4 << 10 }; /* of those, asked for before they are copied; as many lie side by side at least */
 
 /* What is copied: bytes that lie side by side, and around them loops, the innermost first, with steps in bytes. */
 typedef struct {
@@ -55,18 +60,43 @@ static inline void copy(char *to, const char *from, size_t count)
     memcpy(to, from, count);
 }
 
-static void go(const Walk *walk, int loops, char *to, const char *from)
+/* Many bytes to main memory: past the caches, which would read first what is then written over. `next`: where those are
+   that are copied then; no processor foresees where tiles go on that do not lie side by side. */
+static void copy_far(char *to, const char *from, size_t count, const char *next)
+{
+#if defined(__SSE2__)
+    enum { LINE = 64, PIECE = 16 };
+    const size_t odd = (size_t)(-(intptr_t)to & (PIECE - 1));
+    memcpy(to, from, odd);
+    to += odd, from += odd, count -= odd;
+    for (; count >= LINE; count -= LINE, to += LINE, from += LINE) {
+        _mm_prefetch(count > AHEAD ? from + AHEAD : next + AHEAD - count, _MM_HINT_T0);
+        __m128i pieces[LINE / PIECE];
+        memcpy(pieces, from, LINE);
+        for (int n = 0; n < LINE / PIECE; n++)
+            _mm_stream_si128((__m128i *)to + n, pieces[n]);
+    }
+#else
+    (void)next;
+#endif
+    memcpy(to, from, count);
+}
+
+static void go(const Walk *walk, int loops, char *to, const char *from, const char *far)
 {
     if (!loops) {
-        memcpy(to, from, walk->side_by_side);
+        if (far)
+            copy_far(to, from, walk->side_by_side, far);
+        else
+            memcpy(to, from, walk->side_by_side);
         return;
     }
     const Py_ssize_t size = walk->sizes[loops - 1], to_step = walk->to[loops - 1], from_step = walk->from[loops - 1];
     for (Py_ssize_t n = 0; n < size; n++)
-        if (loops == 1)
+        if (loops == 1 && !far)
             copy(to + n * to_step, from + n * from_step, walk->side_by_side);
         else
-            go(walk, loops - 1, to + n * to_step, from + n * from_step);
+            go(walk, loops - 1, to + n * to_step, from + n * from_step, far ? from + (n + 1) % size * from_step : NULL);
 }
 
 /* Steps, in bytes, of an array without gaps whose dimensions lie in the order of those of another. All of its bytes. */
@@ -88,7 +118,7 @@ static Py_ssize_t pack(const Py_buffer *view, const Py_ssize_t *sizes, Py_ssize_
 /* So many lines of a pair of arrays, from one on: into the other, or into or out of the room for those that leave. */
 enum { STRAIGHT, LEAVE, COME };
 
-static Py_ssize_t put(const Py_buffer *pair, int how, Py_ssize_t low, Py_ssize_t lines, char *room)
+static Py_ssize_t put(const Py_buffer *pair, int how, Py_ssize_t low, Py_ssize_t lines, char *room, int far)
 {
     const Py_buffer *to = &pair[0], *from = &pair[1];
     Py_ssize_t sizes[MOST] = {lines}, packed[MOST];
@@ -98,7 +128,8 @@ static Py_ssize_t put(const Py_buffer *pair, int how, Py_ssize_t low, Py_ssize_t
     const Walk walk = walk_of(to->ndim, to->itemsize, sizes, how == LEAVE ? packed : to->strides,
                               how == COME ? packed : from->strides);
     go(&walk, walk.loops, how == LEAVE ? room : (char *)to->buf + low * to->strides[0],
-       how == COME ? room : (char *)from->buf + low * from->strides[0]);
+       how == COME ? room : (char *)from->buf + low * from->strides[0],
+       far && walk.side_by_side >= AHEAD ? from->buf : NULL);
     return bytes;
 }
 
@@ -128,7 +159,8 @@ PyObject *deliver(PyObject *module, PyObject *const *given, Py_ssize_t count)
     for (; held < wanted; held++)
         if (PyObject_GetBuffer(given[2 + held], &views[held], PyBUF_STRIDES | (held % 2 ? 0 : PyBUF_WRITABLE)))
             break;
-    for (int n = 0; held == wanted && n < wanted; n += 2)
+    Py_ssize_t moved = 0;
+    for (int n = 0; held == wanted && n < wanted; moved += views[n].len, n += 2)
         fit = fit && alike(&views[n], views[0].ndim ? views[0].shape[0] : 0);
     if (held == wanted && !fit)
         PyErr_SetString(PyExc_ValueError, "deliver: arrays of as many lines, each as large as what goes to it");
@@ -137,11 +169,14 @@ PyObject *deliver(PyObject *module, PyObject *const *given, Py_ssize_t count)
             lines = views[0].shape[0] - low < at_a_time ? views[0].shape[0] - low : at_a_time;
             char *at = room;
             for (int n = 0; n < wanted; n += 2)
-                at += put(&views[n], room ? LEAVE : STRAIGHT, low, lines, at);
+                at += put(&views[n], room ? LEAVE : STRAIGHT, low, lines, at, !room && moved >= FAR);
             at = room;
             for (int n = 0; room && n < wanted; n += 2)
-                at += put(&views[n], COME, low, lines, at);
+                at += put(&views[n], COME, low, lines, at, 0);
         }
+#if defined(__SSE2__)
+    _mm_sfence(); /* what went past the caches is there for all */
+#endif
     while (held--)
         PyBuffer_Release(&views[held]);
     return PyErr_Occurred() ? NULL : Py_BuildValue("");
