@@ -18,13 +18,14 @@ from meshrt.mesh.wires.lines import Index, View
 from meshrt.mesh.wires.sumtables import Part, Table, table_of
 
 MANY = 64  # states of links, and tables of a sum, that are kept
+NEVER = 0  # the id of nothing: a sum that has that among its tables is for others to do
 
 
 def add_up(
-    block: Cores, parts: tuple[Part, ...], tables: list[Table | None], partial: np.ndarray, combine: Any
+    block: Cores, parts: tuple[Part, ...], tables: dict[int, Table | None], partial: np.ndarray, combine: Any
 ) -> bool:  # fmt: skip
     """Do these transfers of `partial`, in place, and what software then does. False, and nothing is done, where that is
-    for others to do. `tables` keeps what is found.
+    for others to do. `tables` keeps what is found, by the id of how it finds the links. It is counted in tally.settle.
     """
     clock, line = block.clock, line_of(block)
     if line is None or clock.coming or clock.under_way or clock.heads or clock.seen is not None:
@@ -32,24 +33,22 @@ def add_up(
     if clock.links is not None or clock.messages is not None or not partial.flags.c_contiguous:
         return False
     begin = clock.users = order.fixed(clock.users, line.states)
-    for table in tables:
-        if table is None:
+    table = tables.get(id(begin))
+    if table is None:
+        if NEVER in tables:
             return False
-        if table.begin is begin:
-            break
-    else:
         for kept in (tables, line.states):
             if len(kept) >= MANY:
                 kept.clear()
         table = table_of(block, begin, line.states, parts, partial, combine)
-        tables.append(table)
+        tables[NEVER if table is None else id(begin)] = table
         if table is None:
             return False
     block.begin()
     tile = block.core.address(partial)
     go(block, line, table.rows, tile, tile, combine=with_given(_combine, combine, partial))
     clock.users = table.end
-    _count(block, table)
+    block.summed[table] = block.summed.get(table, 0) + 1
     return True
 
 
@@ -57,21 +56,3 @@ def _combine(combine: Any, partial: np.ndarray, view: View, to: Index, tiles: np
     """fabric._deliver, by a function that the compiled core does not have."""
     target = view.of(partial)
     target[:, to] = combine(target[:, to], tiles[:, source])
-
-
-def _count(block: Cores, table: Table) -> None:
-    """As fabric._send and software.do, for all transfers at once."""
-    counters, host, traffic, numbers = block.ledger.counters, block.ledger.host, block.traffic, table.counted
-    counters.messages += numbers.messages
-    counters.hops += numbers.hops
-    counters.wafer_hops += numbers.wafer_hops
-    counters.stages += numbers.stages
-    counters.adds += numbers.adds
-    counters.operand_bytes += numbers.operand_bytes
-    if numbers.max_hops > counters.max_hops:
-        counters.max_hops = numbers.max_hops
-    host.messages += table.host.messages
-    host.packets += table.host.packets
-    host.bytes += table.host.bytes
-    for key, nbytes in table.traffic.items():
-        traffic[key] = traffic.get(key, 0) + nbytes
