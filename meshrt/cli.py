@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from meshrt.ranks.host import launched_rank, prepare_environment
+import gc
+import os
+import sys
+
+IS_COMMAND = os.path.basename(sys.argv[0]) in ("meshrt", "cli.py", "__main__.py")  # not an import of it
+if IS_COMMAND:
+    gc.set_threshold(200_000)  # what imports make is no garbage, and is not looked through before the run (failure.py)
+
+from meshrt.ranks.host import launched_rank, prepare_environment  # noqa: E402 - none of it is imported before
 
 prepare_environment()  # before anything imports numpy
 
-import gc  # noqa: E402 - the environment comes first
-import os  # noqa: E402
 import signal  # noqa: E402
-import sys  # noqa: E402
 
 from meshrt.ranks import signals  # noqa: E402
 
-if os.path.basename(sys.argv[0]) in (
-    "meshrt",
-    "cli.py",
-    "__main__.py",
-):  # the command, not an import of it: until main() listens
+if IS_COMMAND:  # until main() listens
     signal.signal(signal.SIGINT, signals.end)
-    gc.set_threshold(20_000)  # what imports make is no garbage, and a run makes little
 
 from importlib import import_module  # noqa: E402
 from io import TextIOWrapper  # noqa: E402

@@ -53,7 +53,7 @@ class Program:
 def named(name: str) -> tuple[str, dict[str, Any]]:
     """The program that a name stands for, and the arguments: a packaged model's stands for its program and --model."""
     catalogue = importlib.import_module("meshrt.models.catalogue")
-    return (catalogue.runner(name), {"model": name}) if name in catalogue.packaged() else (name, {})
+    return (catalogue.runner(name), {"model": name}) if catalogue.is_packaged(name) else (name, {})
 
 
 def load_program(name: str, on: str | None = None) -> Program:
@@ -99,7 +99,7 @@ def _load(name: str) -> Program:
         module = load_file(Path(name))
         program = _describe(Path(name).stem, module)
         return replace(program, run=guarded(name, module, program.run))
-    if name not in packaged_programs():
+    if not _is_packaged(name):
         choices = [*packaged_programs(), *importlib.import_module("meshrt.models.catalogue").packaged()]
         hint = nearest(name, choices, "`meshrt list` shows what there is; a file's name ends in .py")
         if os.path.isfile(f"{name}.py"):  # Path.is_file refuses a name that is too long
@@ -112,10 +112,20 @@ def _load(name: str) -> Program:
 
 def packaged_programs() -> list[str]:
     """The names of the programs that come with meshrt: the files of meshrt/programs."""
+    return sorted(path.stem for path in _folder().glob("*.py") if path.stem != "__init__" and _has_run(path))
+
+
+def _is_packaged(name: str) -> bool:
+    """Is it one of those? Found without a look at the others."""
+    path = _folder() / f"{name}.py"
+    return name.isidentifier() and name != "__init__" and os.path.isfile(path) and _has_run(path)
+
+
+def _folder() -> Path:
     folder = Path(__file__).parent / "programs"
     if not folder.is_dir():  # installed: the subpackage may lie elsewhere
         folder = Path(str(importlib.import_module("meshrt.programs").__path__[0]))
-    return sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__" and _has_run(path))
+    return folder
 
 
 def _has_run(path: Path) -> bool:

@@ -6,10 +6,17 @@ from pathlib import Path
 from meshrt.models import hub
 from meshrt.models.errors import ModelError
 
+CONFIG = "config.json"
+
 
 def packaged() -> list[str]:
     """Names of the packaged models: the folders beside this file that hold a config.json."""
-    return sorted(path.parent.name for path in _here().glob("*/config.json"))
+    return sorted(path.parent.name for path in _here().glob(f"*/{CONFIG}"))
+
+
+def is_packaged(name: str) -> bool:
+    """Is it one of those names? Found without a look at the others."""
+    return name == os.path.basename(name) and name not in ("", ".", "..") and os.path.isfile(_here() / name / CONFIG)
 
 
 def has_weights(name: str) -> bool:
@@ -30,10 +37,10 @@ def find_model(name: str | Path) -> Path:
     A packaged name wins, then a path; `./name` is always a path. Raises ModelError with the way to what is elsewhere,
     or listing the packaged models.
     """
-    if str(name) in packaged():
+    if is_packaged(str(name)):
         return _here() / str(name)
     folder = Path(os.path.expanduser(name))
-    if os.path.isfile(folder / "config.json"):
+    if os.path.isfile(folder / CONFIG):
         return folder
     if cached := hub.cached(str(name)):
         return cached

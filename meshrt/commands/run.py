@@ -165,9 +165,9 @@ def _check_names(program: Program, params: Sequence[click.Parameter]) -> None:
 
 def _is_shape(name: str) -> bool:
     """Is it a packaged model that has no weights? It runs by shape unless told otherwise."""
-    from meshrt.models.catalogue import has_weights, packaged
+    from meshrt.models.catalogue import has_weights, is_packaged
 
-    return name in packaged() and not has_weights(name)
+    return is_packaged(name) and not has_weights(name)
 
 
 def machine_options(program: Program, fixed: Collection[str]) -> list[click.Parameter]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshrt.errors import UsageError
 from meshrt.mesh import meter
@@ -12,13 +12,15 @@ from meshrt.mesh.defects import WaferMap, embed
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh, tile_ranks
 from meshrt.mesh.peaks import NamedMemory
-from meshrt.mesh.timeline import Timeline
 from meshrt.mesh.wires import ramps, tally
 from meshrt.mesh.wires.core import chosen
 from meshrt.ranks.bells import hang_up, no_bells
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
 from meshrt.ranks.host import waiter
+
+if TYPE_CHECKING:
+    from meshrt.mesh.timeline import Timeline
 
 
 class Block(Computing):
@@ -114,7 +116,7 @@ class Block(Computing):
 
 def make_block(
     comm: Any, device: Device, width: int, height: int, watch: Board, payload: bool = True,
-    wafer: WaferMap | None = None, maps_path: str | None = None, timeline: Timeline | None = None,
+    wafer: WaferMap | None = None, maps_path: str | None = None, timeline: "Timeline | None" = None,
     timed: bool = True, messages: Any = None,
 ) -> Block:  # fmt: skip
     """This rank's block of a W x H mesh shared by all ranks of the communicator. UsageError where it cannot be."""

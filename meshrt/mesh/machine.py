@@ -11,13 +11,10 @@ from meshrt.mesh.block import Block, make_block
 from meshrt.mesh.defects import WaferMap, is_rate, make_wafer
 from meshrt.mesh.device import Device
 from meshrt.mesh.devicefile import find_device
-from meshrt.mesh.mapfile import write_maps
 from meshrt.mesh.mesh import parse_mesh
-from meshrt.mesh.meter import merge
 from meshrt.mesh.presets import PRESETS
 from meshrt.mesh.report import rows, title
 from meshrt.mesh.roofline import ceilings
-from meshrt.mesh.timeline import Timeline, choose, write_timeline
 from meshrt.options import AtLeast, AtMost, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
@@ -61,8 +58,11 @@ def open_machine(
         raise UsageError(f"--trace-cores {trace_cores!r} are for --trace: give it, or leave them away")
     if trace_links is not None and trace is None:
         raise UsageError(f"--trace-links {trace_links!r} are for --trace: give it, or leave them away")
-    timeline = None if trace is None else Timeline(trace, trace_cores, trace_links)
+    timeline = None
     if trace is not None:
+        from meshrt.mesh.timeline import Timeline, choose  # few runs are traced, and all others start sooner without
+
+        timeline = Timeline(trace, trace_cores, trace_links)
         check_target("--trace", trace)
         choose(trace_cores, width, height)
         if trace_links is not None:
@@ -106,8 +106,13 @@ def gather(block: Block) -> Measured | None:
     """All that was measured at rank 0, None at the others; the maps as well, if they are kept."""
     measured = report.gather(block)
     if block.ledger.maps_path is not None:
+        from meshrt.mesh.mapfile import write_maps
+
         write_maps(block, block.ledger.segments, block.ledger.maps_path)
     if block.ledger.timeline is not None:
+        from meshrt.mesh.meter import merge
+        from meshrt.mesh.timeline import write_timeline
+
         named = [(part.name, part.begin[0], part.end[0]) for part in block.ledger.segments]
         crossed = merge(block.ledger.segments).counters.links
         write_timeline(block.ledger.timeline, block.control, block.device, named, crossed)

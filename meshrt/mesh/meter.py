@@ -8,12 +8,12 @@ import numpy as np
 
 from meshrt.mesh.maps import Maps
 from meshrt.mesh.peaks import Peaks
-from meshrt.mesh.timeline import Timeline
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from meshrt.mesh.messages import Messages
     from meshrt.mesh.pairs import Pairs
+    from meshrt.mesh.timeline import Timeline
 
 
 @dataclass(eq=False)
@@ -88,7 +88,7 @@ class Ledger:
     notes: dict[str, Any] = field(default_factory=dict)  # what a program measured of the host; rank 0's are reported
     at_work: dict[int, Any] = field(default_factory=dict)  # blocks that have yet to enter counts of theirs, by id
     maps_path: str | None = None  # of a file for what each core and link did
-    timeline: Timeline | None = None  # of some cores, if somebody wants to look at it
+    timeline: "Timeline | None" = None  # of some cores, if somebody wants to look at it
     messages: "Messages | None" = None  # all of them, if they are to be written
 
 

@@ -18,7 +18,8 @@ SMALL = 128  # multiply-accumulates; for larger tiles BLAS takes less time
 BAND = 1 << 18  # numbers that are made float32 at a time: 1 MiB
 BAND_MADE = 1 << 16  # that are made of codes at a time
 SMALL_16 = 1024  # the same where the second factor is of 16 bits
-TRIED = 64  # tiles
+FEW = 8  # tiles, for which it does not pay to find out
+TRIED = 64
 KINDS = {"float16": 1, "bfloat16": 2}  # of the second factor, as products.c has them; 0 is float32
 Some: TypeAlias = tuple[slice, slice]  # of a block's cores
 
@@ -93,6 +94,8 @@ def _way(core: Any, a: np.ndarray, b: np.ndarray) -> bool | None:
     m, k, n = *a.shape[-2:], b.shape[-1]
     most = SMALL_16 if b.itemsize == 2 else SMALL
     if core is None or m * k * n > most or not 3 <= a.ndim == b.ndim <= 8 or a.shape[:-2] != b.shape[:-2]:
+        return None
+    if prod(a.shape[:-2]) < FEW:
         return None
     turned = tuple(_turned(tiles) for tiles in (a, b))
     return None if None in turned or not prod(a.shape) else _found(core, m, k, n, *turned)

@@ -63,6 +63,7 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
             _stop(comm, failure.code, "" if ended and comm.rank else message(failure, where))
         return report_alone(error)
     gc.freeze()  # what is there by now stays: it need not be looked through again and again
+    gc.set_threshold(20_000)  # a run makes little garbage
     failed = _run(work, comm, board)
     if failed is None:
         board.finished()

@@ -10,7 +10,8 @@ from meshrt.models.matrix import Activation
 
 def swiglu(block: Block, gate_up: np.ndarray, cores: np.ndarray | None = None) -> np.ndarray:
     """[.., 2 Ft] -> silu(gate) * up [.., Ft], at those cores."""
-    gate, up = np.split(gate_up, 2, axis=-1)
+    half = gate_up.shape[-1] // 2
+    gate, up = gate_up[..., :half], gate_up[..., half:]
     block.elementwise(gate, 4, cores)
     numbers = prod(gate.shape[2:])
     block.scalar(divisions=numbers, exponentials=numbers, cores=cores)

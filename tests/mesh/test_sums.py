@@ -64,7 +64,7 @@ def sums(block: Block, seed: int) -> tuple[list[bytes], dict[str, Any], int]:
                 told.append(allreduce(block, tree, tiles, combine, lines if what == 3 else None).tobytes())
             block.clock.spend(late[mesh.y0 : mesh.y0 + 1, mesh.x0 : mesh.x0 + 1])
         plans = [plan for tree in trees for plan in tree.plans.values()]
-        used = sum(table is not None for plan in plans for tables in plan.tables.values() for table in tables)
+        used = sum(table is not None for plan in plans for tables in plan.tables.values() for table in tables.values())
     clock, counters, host_counters = block.clock, block.counters, vars(block.host)
     told += [array.tobytes() for array in (clock.cells[:, :-1], clock.asked_at, clock.idle)]
     block.settle()

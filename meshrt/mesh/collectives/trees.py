@@ -31,7 +31,7 @@ class Plan:
 
     adding: tuple[Part, ...]
     spreading: tuple[Part, ...]
-    tables: dict[bool, list[Table | None]] = field(default_factory=dict)  # for the compiled core, of np.add or not
+    tables: dict[bool, dict[int, Table | None]] = field(default_factory=dict)  # for the compiled core, of np.add or not
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,9 +101,9 @@ def _combine(
     A core adds to its own tile what comes in, word by word as it comes, or, where it does not stream, out of a buffer.
     """
     stream = streams(block, combine)
-    buffer = "incoming partial sum", prod(partial.shape[2:]) * partial.itemsize
     plan = _planned(block, tree, partial, stream, lines, part)
-    with nullcontext() if stream else block.memory.hold(*buffer):
+    buffer = None if stream else ("incoming partial sum", prod(partial.shape[2:]) * partial.itemsize)
+    with nullcontext() if buffer is None else block.memory.hold(*buffer):
         if _at_once(block, plan, partial, combine):
             return partial
         _follow(block, plan.adding, partial, combine)
@@ -115,7 +115,7 @@ def _at_once(block: Block, plan: Plan, partial: np.ndarray, combine: Combine) ->
     """Is all of it done by the compiled core? A table for that pays where it is used again."""
     tables = plan.tables.get(combine is np.add)
     if tables is None:
-        plan.tables[combine is np.add] = []
+        plan.tables[combine is np.add] = {}
         return False
     return sums.add_up(block, plan.adding + plan.spreading, tables, partial, combine)
 

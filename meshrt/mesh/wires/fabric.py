@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt.mesh.cores import Cores
-from meshrt.mesh.wires import heads, order, ramps, tally
+from meshrt.mesh.wires import heads, order, ramps, sends, tally
 from meshrt.mesh.wires.heads import Passage, Waiting
 from meshrt.mesh.wires.lane import Lane, MessageBuffer, lane_of
 from meshrt.mesh.wires.lines import View
@@ -176,7 +176,14 @@ def _send(
     if lane is None:
         lane = prepared.lanes[view] = lane_of(block, schedule, view, tiles.shape[2:], tiles.dtype)
     own = view.of(tiles) if block.payload else None
-    arrival, pending = replay(block, lane, own, passage, at_once, look)
+    rows, pending, arrives = None, list[Any](), out
+    if block.hosted == 1 and own is not None and combine is None and look is None and passage.waiting is None:
+        arrives = out if moves is None else np.empty_like(out)
+        rows = sends.rows_of(block, lane, passage, tiles, arrives, at_once)
+    if rows is None:
+        arrival, pending = replay(block, lane, own, passage, at_once, look)
+    else:
+        arrival = sends.send(block, lane, rows, passage, tiles, arrives, at_once)
     counters = block.ledger.counters
     counters.messages += schedule.sent * view.count
     counters.hops += schedule.hops * view.count
@@ -187,19 +194,24 @@ def _send(
     block.traffic[key] = block.traffic.get(key, 0) + prepared.nbytes
     if block.mapped:
         tally.sent(block, schedule, view, prepared.nbytes)
-    if own is not None and schedule.parts:
-        packets = _packets(schedule, own, lane.received, moves is not None)
-        if moves is None:
-            _deliver(block, schedule, view, own, packets, out, combine)
-        else:
-            moves.append(partial(_deliver, block, schedule, view, own, packets, out, combine))
-    if pending:
+    posted = len(pending) if rows is None else rows.posted
+    if posted:
         host = block.ledger.host
-        host.messages += len(pending)
+        host.messages += posted
         host.packets += lane.packets
         host.bytes += lane.bytes
-        for request in pending:
-            block.wait(request)
+    if own is not None and schedule.parts:
+        if rows is None:
+            packets = _packets(schedule, own, lane.received, moves is not None)
+            move = partial(_deliver, block, schedule, view, own, packets, out, combine)
+        else:  # they have put it where it arrives
+            move = partial(np.copyto, out, arrives)
+        if moves is not None:
+            moves.append(move)
+        elif rows is None:
+            move()
+    for request in pending:
+        block.wait(request)
     return arrival
 
 

@@ -37,7 +37,7 @@ class Arrival:
         """Nobody waits for it any more."""
         self.over = True
         self.block.clock.under_way.pop(id(self), None)
-        _put_back(self.block, self.lane, self.landing)
+        put_back(self.block, self.lane, self.landing)
 
     def take_path(self) -> None:
         """Copy the paths of the packets from where they were when those left, and add their hops."""
@@ -54,7 +54,7 @@ class Arrival:
                 np.add(source.get(), hops, out=target.view)
 
 
-def _put_back(block: Cores, lane: Lane, landing: Landing) -> None:
+def put_back(block: Cores, lane: Lane, landing: Landing) -> None:
     """Nobody looks at what landed any more."""
     if landing.memory.nbytes <= KEPT:
         lane.spare.append(landing)
@@ -109,7 +109,7 @@ def replay(
         waiting.append(Waiting(block.clock.started, len(waiting), lane, starts, passage.busy, landing))
     if at_once or not schedule.count:
         if waiting is None:
-            _put_back(block, lane, landing)
+            put_back(block, lane, landing)
         return None, pending
     arrival = Arrival(block, lane, landing, passage)
     if not arrival.is_served:

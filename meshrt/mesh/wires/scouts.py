@@ -95,7 +95,7 @@ def scout(block: Cores, channel: Channel) -> Trace:
     flight = np.stack([slot, core, np.full(len(pos), RAMP), colour])  # of every scout under way here
     walked, visits, checked = [flight], 0, MANY
     straight = block.mesh.width + block.mesh.height  # hops that take no more than one turn
-    burst = 4
+    burst = max(1, channel.longest)  # ticks, after which all are there, unless tables were changed by hand
     while True:
         for _ in range(burst):
             visits += flight.shape[1]
@@ -106,7 +106,7 @@ def scout(block: Cores, channel: Channel) -> Trace:
             if visits > checked and len(walked) > SHORT:
                 _refuse_loops(block, channel, trace, walked)
                 checked = 4 * visits
-        # Are scouts still under way anywhere? The one global question, asked a few times at a channel's first use; and
+        # Are scouts still under way anywhere? The one global question at a channel's first use, rarely asked twice; and
         # what is to be known of the whole mesh once they are not.
         under_way = flight.shape[1]
         moving, meeting = block.scouts.totals(under_way, 0 if under_way else _packets_meet(trace))

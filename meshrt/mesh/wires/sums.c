@@ -1,7 +1,7 @@
-/* All transfers of a sum along lines, at a rank of one core, with its messages (sums.py).
+/* All transfers of a sum along lines (sums.py), or one by itself (sends.py), at a rank of one core, with its messages.
 
    What is done is what fabric.py, replay.py, order.py and host.py's `waiter` do for one transfer after the other, with
-   the same bits: a table has a row for each of their steps. Python goes on where a message is not there yet, and where
+   the same bits: a table (rows.py) has a row for each of their steps. Python goes on where a message is not there yet, and where
    tiles are combined by a function of its own. MPI is the library that mpi4py has loaded: its functions come as
    addresses, and handles as numbers, which both MPICH's integers and Open MPI's pointers are, passed as such. */
 
@@ -10,8 +10,8 @@
 #include "core.h"
 #include <string.h>
 
-enum { STEPS, COPY_TILE, SEND, RECEIVE, SENT, ADD, COMBINE, KEEP, END }; /* as in sums.py */
-enum { OWN_TO = 1, OWN_FROM = 2 };                                         /* addresses in the tile of the sum */
+enum { STEPS, COPY_TILE, SEND, RECEIVE, SENT, ADD, COMBINE, KEEP, END }; /* as in rows.py */
+enum { OWN_TO = 1, OWN_FROM = 2 }; /* addresses in the tile that arrives, in that which leaves */
 enum { AT_ONCE = 4000, QUESTIONS = 16, SLEEPS = 16, STATUS = 64 }; /* as in host.py; more bytes than a status has */
 
 #define LONGEST_PAUSE 20e-3 /* seconds; as there */
@@ -96,21 +96,27 @@ static void end_use(const Row *row)
     }
 }
 
+/* What differs from one use of a table to the next. */
+typedef struct {
+    char *to, *own; /* the tile that arrives, or is added to, and that which leaves */
+    char *landing;  /* where headers are put down, if the rows do not say it */
+} Use;
+
 /* Does a row's work; 0 where Python is to go on. */
-static int do_row(Line *line, const Row *row, char *tile)
+static int do_row(Line *line, const Row *row, const Use *use)
 {
     char *to = row->to;
     const char *from = row->from;
     if (row->kind == COPY_TILE) {
         if (row->tag & OWN_TO)
-            to = tile + (intptr_t)row->to;
+            to = use->to + (intptr_t)row->to;
         if (row->tag & OWN_FROM)
-            from = tile + (intptr_t)row->from;
+            from = use->own + (intptr_t)row->from;
     }
     switch (row->kind) {
     case STEPS: {
         const Passage passage = {row->busy, row->alpha, row->taking, row->tail, (int)row->tag};
-        run_steps(from, row->count, to, &passage, &line->counted);
+        run_steps(from, row->count, to ? to : use->landing, &passage, &line->counted);
         return 1;
     }
     case COPY_TILE:
@@ -129,7 +135,7 @@ static int do_row(Line *line, const Row *row, char *tile)
     case SENT:
         return is_done(line, row->request) && !line->error;
     case ADD:
-        add_tile(row, tile);
+        add_tile(row, use->to);
         return 1;
     case KEEP:
         memcpy(to, from, sizeof(double));
@@ -141,22 +147,23 @@ static int do_row(Line *line, const Row *row, char *tile)
     return 0;
 }
 
-/* transfers(line, rows, count, at, tile): the rows of a table from that number on. Returns the number of the row at
-   which Python is to go on, `count` where there is none. */
+/* transfers(line, rows, count, at, to, own, landing): the rows of a table from that number on. Returns the number of
+   the row at which Python is to go on, `count` where there is none. */
 PyObject *sums_transfers(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     (void)module;
-    if (count != 5)
-        return PyErr_SetString(PyExc_TypeError, "transfers(line, rows, count, at, tile)"), NULL;
-    int64_t numbers[5];
-    for (int n = 0; n < 5; n++)
+    if (count != 7)
+        return PyErr_SetString(PyExc_TypeError, "transfers(line, rows, count, at, to, own, landing)"), NULL;
+    int64_t numbers[7];
+    for (int n = 0; n < 7; n++)
         numbers[n] = PyLong_AsLongLong(given[n]);
     if (PyErr_Occurred())
         return NULL;
     Line *line = (Line *)(intptr_t)numbers[0];
     const Row *rows = (const Row *)(intptr_t)numbers[1];
+    const Use use = {(char *)(intptr_t)numbers[4], (char *)(intptr_t)numbers[5], (char *)(intptr_t)numbers[6]};
     int64_t at = numbers[3];
-    while (at < numbers[2] && do_row(line, &rows[at], (char *)(intptr_t)numbers[4]))
+    while (at < numbers[2] && do_row(line, &rows[at], &use))
         at++;
     return Py_BuildValue("L", (long long)at);
 }

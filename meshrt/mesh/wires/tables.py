@@ -64,6 +64,7 @@ class Channel:
     colours: np.ndarray  # uint8 [routes]
     number: int  # the same on every rank
     links: np.ndarray  # bool [5, length]: does a route leave the router at that position by that port? The ramp too
+    longest: int  # routers on the longest route, as it was installed
     cache: dict[Any, Any] = field(default_factory=dict)  # compiled schedules
 
 
@@ -111,7 +112,7 @@ def _install(
     tables.installs += 1
     channel = Channel(
         axis, length, lines, np.array(sources, np.int32), np.array(colours, np.uint8), tables.installs,
-        _links(parts, length),
+        _links(parts, length), max((len(at) for at, _, _ in parts), default=0),
     )  # fmt: skip
     try:
         yield channel

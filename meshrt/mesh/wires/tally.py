@@ -21,6 +21,8 @@ def settle(block: Cores) -> None:
     they are: they were sent in the segment that is running.
     """
     for active in block.ledger.at_work.values():
+        if active.summed:
+            _settle_sums(active)
         for (schedule, view), nbytes in active.traffic.items():
             links, ramps = view.of(active.link_bytes, 1), view.of(active.ramp_bytes, 1)
             for way, cores, packets in schedule.crossings:
@@ -31,6 +33,26 @@ def settle(block: Cores) -> None:
         active.traffic.clear()
         if active.mapped:
             _settle_maps(active)
+
+
+def _settle_sums(block: Cores) -> None:
+    """Count what sums that were made as a whole have moved and added: as fabric._send and software.do, many at once."""
+    counters, host, traffic = block.ledger.counters, block.ledger.host, block.traffic
+    for table, times in block.summed.items():
+        numbers = table.counted
+        counters.messages += times * numbers.messages
+        counters.hops += times * numbers.hops
+        counters.wafer_hops += times * numbers.wafer_hops
+        counters.stages += times * numbers.stages
+        counters.adds += times * numbers.adds
+        counters.operand_bytes += times * numbers.operand_bytes
+        counters.max_hops = max(counters.max_hops, numbers.max_hops)
+        host.messages += times * table.host.messages
+        host.packets += times * table.host.packets
+        host.bytes += times * table.host.bytes
+        for key, nbytes in table.traffic.items():
+            traffic[key] = traffic.get(key, 0) + times * nbytes
+    block.summed.clear()
 
 
 def _settle_maps(block: Cores) -> None:
