@@ -87,7 +87,7 @@ def run_case(run_script: Run) -> Run:
 
     def run(case: str, ranks: int = 3, watchdog: float = 10) -> tuple[int, str, str, float]:
         env = {"MESHRT_WATCHDOG_SECONDS": str(watchdog)}
-        code, out, err, seconds = run_script(SCRIPT, case, ranks=ranks, env=env, timeout=30)
+        code, out, err, seconds = run_script(SCRIPT, case, ranks=ranks, env=env, timeout=120)
         # Open MPI's mpirun has a few lines of its own on every exit code but 0. They are framed.
         return code, out, re.sub(r"^-{70,}\n.*?^-{70,}\n", "", err, flags=re.DOTALL | re.MULTILINE), seconds
 

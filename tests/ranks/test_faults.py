@@ -23,7 +23,7 @@ from meshrt.ranks.board import Board, Owner, Record, State
 from meshrt.ranks.faults import board_class
 
 CHECKOUT = Path(__file__).parents[2]
-SECONDS = 10.0  # until the message, and until no process of the job is left
+SECONDS = 10.0  # until no process of the job is left, once its launcher has ended
 START = 180.0  # until then a run may take to come to its fault or signal, on a machine with other work
 LIMIT = "2"  # of the watchdog
 LLAMA = ("llama-tiny", "--mesh", "6x6", "--device", "ideal", "--max-new-tokens", "300", "--ignore-eos")
@@ -226,7 +226,7 @@ def test_a_reader_that_has_gone_ends_the_run(tmp_path: Path) -> None:
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.read(4)
     process.stdout.close()
-    assert process.wait(SECONDS) == 141
+    assert process.wait(START) == 141
     assert process.stderr.read() == b""
     process.stderr.close()
 
@@ -252,7 +252,7 @@ def test_a_rank_alone_cleans_up_when_it_is_told_to_end(number: int, code: int, w
     ) as process:
         assert until((tmp_path / "state" / "state.json").exists, START)
         process.send_signal(number)
-        _, told = process.communicate(timeout=SECONDS)
+        _, told = process.communicate(timeout=START)
     assert process.returncode == code, told
     message = told.decode()
     assert message.count("\n") == 1 and word in message
@@ -280,7 +280,7 @@ def run(block):
     if {}:
         threading.Timer.start = at_once
     Freed()
-    time.sleep(30)
+    time.sleep(1000)
 """
 
 
@@ -292,7 +292,6 @@ def test_a_signal_is_not_lost_where_python_drops_what_is_raised(
     (tmp_path / "mine.py").write_text(FREED.format(name, again))
     ended = run_meshrt("run", str(tmp_path / "mine.py"))
     assert ended.code == code and word in ended.stderr and ended.stderr.count("\n") == 1
-    assert ended.seconds < SECONDS
 
 
 LONG = """
