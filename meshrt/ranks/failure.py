@@ -192,18 +192,22 @@ def _say(text: str, advice: Callable[[], str] | None = None) -> None:
         sys.stderr.write(wrapped(text, width, "  "))
         sys.stderr.flush()
         if text and advice is not None:
-            with suppress(MeshrtError, MemoryError, TimeoutError):
+            with suppress(MeshrtError, MemoryError, TooLate):
                 apart = width is not None or "\n" in text
                 sys.stderr.write("\n" + wrapped(f"  {advice()}", width, "  ") if apart else f"; {advice()}")
         sys.stderr.write("\n" if text else "")
         sys.stderr.flush()
 
 
+class TooLate(BaseException):
+    """Advice takes too long; nothing on the way to it takes this for an error of its own."""
+
+
 def _in_time(advice: Callable[[], str]) -> str:
-    """The advice. TimeoutError where it takes too long: the sentinel would kill this rank, and the exit code be its."""
+    """The advice. TooLate where others would wait too long: the sentinel would kill this rank, and the code be its."""
 
     def late(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError
+        raise TooLate
 
     signal(SIGALRM, late)
     setitimer(ITIMER_REAL, ADVICE)
