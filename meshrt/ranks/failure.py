@@ -12,7 +12,8 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from signal import ITIMER_REAL, SIGINT, Signals, setitimer
+from signal import ITIMER_REAL, SIG_DFL, SIGALRM, SIGINT, Signals, setitimer, signal
+from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from meshrt.errors import MeshrtError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 NAMELESS = ("MemoryError", "Exception", "ProgramError")
 SETTLE = 2.0  # seconds that a failing rank gives the others to fail as well, while some still move
 LAST = 5.0  # seconds that a rank which is told to end has to do so, as the sentinel gives the others
+ADVICE = 3.5  # seconds that advice may take where others wait: those that the sentinel gives, less what ending takes
 
 
 def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
@@ -191,16 +193,35 @@ def _say(text: str, advice: Callable[[], str] | None = None) -> None:
         sys.stderr.write(wrapped(text, width, "  "))
         sys.stderr.flush()
         if text and advice is not None:
-            with suppress(MeshrtError, MemoryError):
+            with suppress(MeshrtError, MemoryError, TooLate):
                 apart = width is not None or "\n" in text
                 sys.stderr.write("\n" + wrapped(f"  {advice()}", width, "  ") if apart else f"; {advice()}")
         sys.stderr.write("\n" if text else "")
         sys.stderr.flush()
 
 
+class TooLate(BaseException):
+    """Advice takes too long; nothing on the way to it takes this for an error of its own."""
+
+
+def _in_time(advice: Callable[[], str]) -> str:
+    """The advice. TooLate where others would wait too long: the sentinel would kill this rank, and the code be its."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise TooLate
+
+    signal(SIGALRM, late)
+    setitimer(ITIMER_REAL, ADVICE)
+    try:
+        return advice()
+    finally:
+        setitimer(ITIMER_REAL, 0)
+        signal(SIGALRM, SIG_DFL)
+
+
 def _stop(comm: Intracomm, code: int, text: str, advice: Callable[[], str] | None = None) -> NoReturn:
     """Print `text` and end all ranks of the job with `code`, with as little from the launcher as it allows."""
-    _say(text, advice)
+    _say(text, None if advice is None else lambda: _in_time(advice))
     time.sleep(0.2)  # launchers drop what they have not yet read of an aborting rank
     if "PRTE_LAUNCHED" in os.environ:
         os._exit(code)  # Open MPI's mpirun ends the others just as well, and with half of the lines of an abort

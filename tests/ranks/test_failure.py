@@ -16,6 +16,7 @@ import os, signal, sys, time
 from meshrt.ranks import host
 host.prepare_environment()
 from meshrt.errors import LimitError, UsageError
+from meshrt.ranks import failure
 from meshrt.ranks.failure import run_guarded
 
 def work(comm, board):
@@ -38,6 +39,11 @@ def work(comm, board):
         raise UsageError("--mesh 5x5: too few ranks")
     if case == "limit on all":
         raise LimitError(f"core ({comm.rank}, 0): asked 5 B, limit 4 B")
+    if case == "advice":
+        failure.ADVICE = 0.5
+        error = LimitError("core (0, 0): asked 5 B, limit 4 B")
+        error.advice = lambda: time.sleep(60)
+        raise error
     if case == "code on all":
         return 3
     if case == "deadlock":
@@ -81,7 +87,7 @@ def run_case(run_script: Run) -> Run:
 
     def run(case: str, ranks: int = 3, watchdog: float = 10) -> tuple[int, str, str, float]:
         env = {"MESHRT_WATCHDOG_SECONDS": str(watchdog)}
-        code, out, err, seconds = run_script(SCRIPT, case, ranks=ranks, env=env, timeout=30)
+        code, out, err, seconds = run_script(SCRIPT, case, ranks=ranks, env=env, timeout=120)
         # Open MPI's mpirun has a few lines of its own on every exit code but 0. They are framed.
         return code, out, re.sub(r"^-{70,}\n.*?^-{70,}\n", "", err, flags=re.DOTALL | re.MULTILINE), seconds
 
@@ -135,6 +141,12 @@ def test_of_different_errors_on_all_ranks_rank_0_tells_its_own(run_case: Run) ->
 def test_error_on_one_rank_ends_the_others(run_case: Run, case: str, exit_code: int, message: str) -> None:
     code, _, err, _ = run_case(case)
     assert (code, re.sub(r"process \d+", "process N", err)) == (exit_code, message)
+
+
+def test_advice_that_takes_too_long_is_left_out_and_the_exit_code_stays(run_case: Run) -> None:
+    """The sentinel kills what is left of a job some seconds after the message."""
+    code, _, err, _ = run_case("advice", 2)
+    assert (code, err) == (3, "meshrt: error: core (0, 0): asked 5 B, limit 4 B\n")
 
 
 def test_unknown_exception_comes_with_its_traceback(run_case: Run) -> None:

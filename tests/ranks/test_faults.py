@@ -23,7 +23,8 @@ from meshrt.ranks.board import Board, Owner, Record, State
 from meshrt.ranks.faults import board_class
 
 CHECKOUT = Path(__file__).parents[2]
-SECONDS = 10.0  # until the message, and until no process of the job is left
+SECONDS = 10.0  # until no process of the job is left, once its launcher has ended
+LONGEST = 180.0  # that a run may take to come to its fault or signal, on a machine with other work
 LIMIT = "2"  # of the watchdog
 LLAMA = ("llama-tiny", "--mesh", "6x6", "--device", "ideal", "--max-new-tokens", "300", "--ignore-eos")
 PLACE = r"rank {} of {}, cores \(0, {}\) to \(5, {}\) \(process \d+; it last waited for .+\): "
@@ -158,9 +159,9 @@ def until(done: Callable[[], Any], seconds: float) -> bool:
 def test_what_a_fault_comes_to(case: Case, start: Start, tmp_path: Path) -> None:
     process = start(case)
     if case.signal:
-        assert until((tmp_path / "here" / "state" / "state.json").exists, 30)  # it generates
+        assert until((tmp_path / "here" / "state" / "state.json").exists, LONGEST)  # it generates
         process.send_signal(case.signal)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=LONGEST)
     # The launcher's own lines: Open MPI's are framed.
     err = re.sub(r"^-{70,}\n.*?^-{70,}\n", "", err, flags=re.DOTALL | re.MULTILINE)
     codes = case.code if isinstance(case.code, tuple) else (case.code,)
@@ -225,7 +226,7 @@ def test_a_reader_that_has_gone_ends_the_run(tmp_path: Path) -> None:
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.read(4)
     process.stdout.close()
-    assert process.wait(SECONDS) == 141
+    assert process.wait(LONGEST) == 141
     assert process.stderr.read() == b""
     process.stderr.close()
 
@@ -249,9 +250,9 @@ def test_a_rank_alone_cleans_up_when_it_is_told_to_end(number: int, code: int, w
     with subprocess.Popen(
         argv, cwd=tmp_path, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(CHECKOUT)}
     ) as process:
-        assert until((tmp_path / "state" / "state.json").exists, 30)
+        assert until((tmp_path / "state" / "state.json").exists, LONGEST)
         process.send_signal(number)
-        _, told = process.communicate(timeout=SECONDS)
+        _, told = process.communicate(timeout=LONGEST)
     assert process.returncode == code, told
     message = told.decode()
     assert message.count("\n") == 1 and word in message
@@ -279,7 +280,7 @@ def run(block):
     if {}:
         threading.Timer.start = at_once
     Freed()
-    time.sleep(30)
+    time.sleep(1000)
 """
 
 
@@ -291,7 +292,6 @@ def test_a_signal_is_not_lost_where_python_drops_what_is_raised(
     (tmp_path / "mine.py").write_text(FREED.format(name, again))
     ended = run_meshrt("run", str(tmp_path / "mine.py"))
     assert ended.code == code and word in ended.stderr and ended.stderr.count("\n") == 1
-    assert ended.seconds < SECONDS
 
 
 LONG = """
@@ -339,7 +339,7 @@ def test_commands_of_one_process_say_that_they_were_interrupted(command: list[st
     env = os.environ | {"PYTHONPATH": str(CHECKOUT)}
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
         try:
-            assert until(lambda: listens(process.pid), 60)
+            assert until(lambda: listens(process.pid), LONGEST)
             time.sleep(1.0)  # the command itself, which takes far longer
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=60)

@@ -23,7 +23,8 @@ def meetings(count: int, ranks: int, before: Callable[[int], None] = lambda numb
         return list(pool.map(one, range(count)))
 
 
-def test_all_go_on_when_the_last_is_there() -> None:
+def test_all_go_on_when_the_last_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(muster, "PATIENCE", 60.0)
     came: list[float] = []
 
     def last_comes_late(number: int) -> None:
