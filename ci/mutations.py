@@ -341,7 +341,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ('"transpose_macs" if is_transpose else "macs"', '"macs"', NEURON),
     ],
     "meshrt/neuron/elementwise.py": [
-        ("1 if fast or places[0] != places[1] else 2", "1 if fast else 2", NEURON),
+        ("1 if fast or buffers[0] != buffers[1] else 2", "1 if fast else 2", NEURON),
     ],
     "meshrt/neuron/timeline.py": [
         ("        self.queues[queue] = start\n", "        self.queues[queue] = 0.0\n", NEURON),
@@ -374,7 +374,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
     ],
     "meshrt/gpu/codes.py": [
         ("2 * (self.scale.size + zeros)", "2 * self.scale.size", CODES),
-        ("np.right_shift(halves, 3 * place, words)", "np.right_shift(halves, 2 * place, words)", CODES),
+        ("np.right_shift(halves, 3 * number, words)", "np.right_shift(halves, 2 * number, words)", CODES),
         ("np.left_shift(words[:, :, 2], 8, part)", "np.left_shift(words[:, :, 2], 4, part)", CODES),
     ],
     "meshrt/ranks/pairs.py": [
@@ -393,7 +393,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
     "programs/gpu/experts.py": [
         ("dropped += max(0, len(rows) - limit)", "dropped += len(rows)", EXPERTS),
         ('order = np.argsort(flat, kind="stable")', "order = np.argsort(flat)[::-1]", EXPERTS),
-        ("shares[rows, places, None] * out", "out", EXPERTS),
+        ("shares[rows, choices, None] * out", "out", EXPERTS),
     ],
     "programs/gpu/headnorms.py": [
         ("np.matmul(wide, counted, out)", "np.add.reduce(wide, axis=-1, out=out)", EXPERTS),

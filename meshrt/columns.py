@@ -65,14 +65,14 @@ def laid_out(
             cells = [_lines(row[column], widths[column], right[column]) for column in part]
             for number in range(max(map(len, cells))):
                 texts = [
-                    _placed(cell[number : number + 1], widths[column], right[column])
+                    _aligned(cell[number : number + 1], widths[column], right[column])
                     for column, cell in zip(part, cells, strict=True)
                 ]
                 line = (" " * GAP).join(texts).rstrip()
                 yield f"\033[1m{line}\033[0m" if bold and line else line
 
 
-def _placed(line: Sequence[str], width: int, right: bool) -> str:
+def _aligned(line: Sequence[str], width: int, right: bool) -> str:
     text = "".join(line)
     return text.rjust(width) if right else text.ljust(width)
 

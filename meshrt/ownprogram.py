@@ -162,13 +162,13 @@ def _told(path: str, error: Exception, by_shape: bool = False) -> MeshrtError:
     own_frames = [pair for pair in frames if _is_own(path, pair[0].filename)]
     if isinstance(error, MeshrtError):
         if own_frames and not isinstance(error, ProgramError):
-            error.args = (f"{error} ({_place(path, own_frames[-1][0])})",)
+            error.args = (f"{error} ({_location(path, own_frames[-1][0])})",)
         return error
     text = f"{type(error).__name__}: {error}".rstrip(": ")
     if not own_frames:
         return ProgramError(f"{path}: {text}{_raised(error, frames)}")
     at, frame = own_frames[-1]
-    location, inside = _place(path, at), at is frames[-1][0]
+    location, inside = _location(path, at), at is frames[-1][0]
     if isinstance(error, ModuleNotFoundError):
         return UsageError(
             f"{location}: there is no module {error.name!r}: install it, or put {error.name}.py beside {path}"
@@ -182,7 +182,7 @@ def _told(path: str, error: Exception, by_shape: bool = False) -> MeshrtError:
         return UsageError(f"{location}: {text}: by shape (--payload none) tiles are [1, 1, *tile], see block.lead")
     lines = [f"{location}: {text}", f"    {at.line}"]
     lines += [f"  with {arrays}" for arrays in [_arrays(at.line or "", frame)] if arrays]
-    lines += [f"  called from {_place(path, summary)}: {summary.line}" for summary, _ in reversed(own_frames[:-1])]
+    lines += [f"  called from {_location(path, summary)}: {summary.line}" for summary, _ in reversed(own_frames[:-1])]
     return ProgramError("\n".join(lines) + ("" if inside else _raised(error, frames)))
 
 
@@ -209,7 +209,7 @@ def _shown(path: str, filename: str | None) -> str:
     return path if same else os.path.join(os.path.dirname(path), os.path.basename(str(filename)))
 
 
-def _place(path: str, at: FrameSummary) -> str:
+def _location(path: str, at: FrameSummary) -> str:
     return f"{_shown(path, at.filename)}, line {at.lineno}"
 
 

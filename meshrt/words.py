@@ -23,7 +23,8 @@ WORDS = {
     "relay": "software at a core takes a packet out and sends it on by another route: a stage",
     "segment": "a part of a line, beyond which packets are relayed, as tables have no room for routes over all of it",
     "scout": "a header without a tile that walks the tables when routes are first used; transfers replay what it saw",
-    "place": "where a tile is on a ring; of several at one core, each is a slot",
+    "place": "which of those that lie in an order: a tile's on a ring, where of several at one core each is a slot; "
+    "a token's in a row of the cache, or among those of an expert. To place: to put tiles or a model on a machine",
     "interleaved ring": "a ring on a line, whose neighbours are at most two cores apart (WaferLLM, section 5)",
     "meshgemm": "a matrix product whose tiles go round interleaved rings, A along rows, B along columns",
     "cannon": "the same product on plain rings, whose last core sends all the way back to the first",

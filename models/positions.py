@@ -49,9 +49,9 @@ def _rope(read: Keys) -> Rope:
     rope = Keys(read.get(both[0], dict), read.source, both[0] + ".") if both else Keys({}, read.source)
     if any(isinstance(value, dict) for value in rope.data.values()):
         raise read.bad(both[0], "differs between kinds of layers; only one for all layers is supported")
-    for place in (read, rope):
-        if place.number("partial_rotary_factor", 1.0) != 1.0:
-            raise place.bad("partial_rotary_factor", "is not 1; only whole heads are rotated")
+    for keys in (read, rope):
+        if keys.number("partial_rotary_factor", 1.0) != 1.0:
+            raise keys.bad("partial_rotary_factor", "is not 1; only whole heads are rotated")
     return _rope_of(rope, read.between("rope_theta", 1, 1e18, 10000.0))
 
 

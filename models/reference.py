@@ -214,8 +214,8 @@ def experts(w: NamedArrays, mixture: Experts, x: Array, project: Project = proje
     chosen, shares = route(project(w, mixture.router, x), mixture.top, mixture.renormalise)
     y = np.zeros_like(x)
     for number in np.unique(chosen):
-        tokens, places = np.nonzero(chosen == number)
-        share = shares[tokens, places, None].astype(x.dtype)
+        tokens, choices = np.nonzero(chosen == number)
+        share = shares[tokens, choices, None].astype(x.dtype)
         y[tokens] += share * mlp(w, mixture.experts[number], x[tokens], project)
     if mixture.shared is not None:
         shared = mlp(w, mixture.shared, x, project)

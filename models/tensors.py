@@ -72,8 +72,8 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
 
 
 def _check_apart(file: Path, tensors: Iterable[StoredTensor]) -> None:
-    placed = sorted((tensor for tensor in tensors if tensor.nbytes), key=lambda tensor: tensor.offset)
-    for tensor, other in pairwise(placed):
+    ordered = sorted((tensor for tensor in tensors if tensor.nbytes), key=lambda tensor: tensor.offset)
+    for tensor, other in pairwise(ordered):
         if other.offset < tensor.offset + tensor.nbytes:
             raise ModelError(f"{file}: tensors {tensor.name} and {other.name} overlap: the header is damaged or forged")
 

@@ -61,15 +61,15 @@ def table(chosen: Axes, reports: Sequence[Report], show: str | None) -> tuple[li
     """Header and rows: the options that change, the numbers, and why a run was refused, where one was. UsageError."""
     shown = [part.strip() for part in show.split(",")] if show else [*SHOWN[reports[0].machine]]
     changing = [name for name, values in chosen.items() if len(values) > 1]
-    places: list[dict[str, Any]] = [{}]
+    settings: list[dict[str, Any]] = [{}]
     for name, values in chosen.items():
-        places = [place | {name: value} for place in places for value in values]
+        settings = [setting | {name: value} for setting in settings for value in values]
     refused = any(report.refused for report in reports)
     rows = []
-    for place, report in zip(places, reports, strict=True):
+    for setting, report in zip(settings, reports, strict=True):
         numbers = [None if report.refused else find_number(name, report.data) for name in shown]
         why = [] if not refused else [report.refused and _why(report.refused)]
-        rows.append([*(place[name] for name in changing), *numbers, *why])
+        rows.append([*(setting[name] for name in changing), *numbers, *why])
     return [*changing, *shown, *(["refused"] if refused else [])], rows
 
 

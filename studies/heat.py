@@ -82,7 +82,7 @@ def print_heat(picture: Picture) -> None:
     screen.print(legend)
     if side > 1:
         of = "cores" if picture.each is None else "senders and receivers"
-        screen.print(f"a place is {side} x {side} {of}: the largest of them")
+        screen.print(f"a cell is {side} x {side} {of}: the largest of them")
     screen.print(in_words(picture))
 
 

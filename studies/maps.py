@@ -54,7 +54,7 @@ class RunMaps:
 
     @property
     def one(self) -> str:
-        """What a place is: a core of a mesh, or a device."""
+        """What a cell is: a core of a mesh, or a device."""
         return str(self.about.get("one", "core"))
 
     def array(self, part: str, name: str, site: str | None = None) -> np.ndarray:
@@ -80,7 +80,7 @@ class Picture:
     values: np.ndarray
     limit: float | None = None
     each: "Each | None" = None
-    one: str = "core"  # what a place is
+    one: str = "core"  # what a cell is
 
     def at(self, extreme: int) -> str:
         """The core with the number, (x, y), or both."""
@@ -167,9 +167,9 @@ def _pairs(maps: RunMaps, quantity: str, part: str, site: str | None) -> Picture
     if "pairs" not in maps.about:
         raise UsageError("these maps were written by a version that did not keep who sent to whom: run it once more")
     senders, receivers, nbytes, _ = maps.array(part, quantity, site).T
-    places = maps.about["pairs"]["sites"][site or maps.about["sites"][0]]
-    count = places["columns"] * places["rows"]
-    each = Each(-(-count // MOST), places["columns"], places["side"])
+    squares = maps.about["pairs"]["sites"][site or maps.about["sites"][0]]
+    count = squares["columns"] * squares["rows"]
+    each = Each(-(-count // MOST), squares["columns"], squares["side"])
     values = np.zeros((-(-count // each.step),) * 2, np.int64)
     np.add.at(values, (senders // each.step, receivers // each.step), nbytes)
     cores = each.step * each.side**2

@@ -25,7 +25,7 @@ from meshrt.studies.steppage import kinds_of_path, steps_of, timeline_of
 from meshrt.studies.traces import RunTrace
 from meshrt.units import of
 
-MOST = 256  # places of a picture along a side: of more cores a place is a square
+MOST = 256  # cells of a picture along a side: of more cores a cell is a square
 PRESETS = {
     "mesh": ("presets", "PRESETS"),
     "neuron": ("device", "NEURON_PRESETS"),

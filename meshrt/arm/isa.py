@@ -72,8 +72,8 @@ def contract(a: Array, b: Array) -> Array:
     sizes_a, sizes_b = [a.shape[at] for at in of_a], [b.shape[at] for at in of_b]
     whole = product.reshape(*batch, *sizes_a, i, *sizes_b, j)
     n, m = len(both), len(both) + len(of_a)
-    where = {at: place for place, at in enumerate(both)} | {at: n + place for place, at in enumerate(of_a)}
-    where |= {at: m + 1 + place for place, at in enumerate(of_b)}
+    where = {at: number for number, at in enumerate(both)} | {at: n + number for number, at in enumerate(of_a)}
+    where |= {at: m + 1 + number for number, at in enumerate(of_b)}
     ordered = whole.transpose(*(where[at] for at in axes), m, whole.ndim - 1)
     return np.expand_dims(ordered, len(axes)).astype(np.int64)
 

@@ -139,18 +139,18 @@ def _run(
     lines: Sequence[Instruction], held: dict[str, Array], streams: Mapping[str, Array], fresh: Array,
     carried: Collection[str] = (),
 ) -> None:  # fmt: skip
-    places: Counter[tuple[str, str]] = Counter()
+    begins: Counter[tuple[str, str]] = Counter()
     for line in lines:
         if line.stream is not None:
             memory, pointer = streams[line.stream], (line.op, line.stream)
             for name in line.to or line.of:
                 size = 8 if line.op == "ld1r" else 16
-                at = slice(places[pointer], places[pointer] + size)
+                at = slice(begins[pointer], begins[pointer] + size)
                 if line.op in LOADS:
                     held[name] = np.concatenate(16 // size * (memory[..., at],), -1)
                 else:
                     memory[..., at] = held.get(name, fresh)
-                places[pointer] += size
+                begins[pointer] += size
             continue
         operation = OPERATIONS[line.op]
         operands = [held.get(name, fresh) for name in ((*line.to, *line.of) if operation.onto else line.of)]

@@ -33,7 +33,7 @@ def command(shell: str | None, install: bool) -> None:
     if not install:
         click.echo(text)
         return
-    path = place(name, os.environ)
+    path = completion_file(name, os.environ)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file("--install", str(path), lambda stream: stream.write(text.encode()))
     click.echo(f"{path}: for shells that start from now on")
@@ -41,7 +41,7 @@ def command(shell: str | None, install: bool) -> None:
         click.echo(f"~/.zshrc has to have\nfpath=({path.parent} $fpath){LOADED}")
 
 
-def place(shell: str, environ: os._Environ[str] | dict[str, str]) -> Path:
+def completion_file(shell: str, environ: os._Environ[str] | dict[str, str]) -> Path:
     """The file that a shell reads when meshrt is to be completed, of this user."""
     home = Path.home()
     if shell == "bash":

@@ -55,11 +55,11 @@ def _lines(device: Any) -> Iterator[str]:
     for name, value in _numbers(device):
         if name == "source":
             yield f"  source: {value}"
-        elif (place := name.rpartition("."))[1]:
-            if place[2] == "cores":
-                yield f"  {value} x {place[0].removeprefix('clusters.')}"
+        elif (path := name.rpartition("."))[1]:
+            if path[2] == "cores":
+                yield f"  {value} x {path[0].removeprefix('clusters.')}"
             else:
-                yield f"    {place[2]:21} {value}"
+                yield f"    {path[2]:21} {value}"
         else:
             yield f"  {name:23} {'no limit' if value is None else value}"
 

@@ -18,13 +18,13 @@ WHAT = (
 @click.option(
     "--what",
     type=shared.Name(WHAT),
-    help="What a core's place shows; of pairs, that of two.  [default: links, where there are any]",
+    help="What a core's cell shows; of pairs, that of two.  [default: links, where there are any]",
 )
 @click.option("--phase", default="total", show_default=True, metavar="NAME", help="Of this phase alone.")
 @click.option("--site", metavar="NAME", help="Of a run on several meshes of a wafer.  [default: the first]")
 @click.option("--png", metavar="FILE", help="Draw it to a .png, .svg or .pdf as well; needs matplotlib.")
 def command(run: str, what: str | None, phase: str, site: str | None, png: str | None) -> None:
-    """A picture of a run that --maps was given to: a place a core or a device, in the terminal and as a file.
+    """A picture of a run that --maps was given to: a cell a core or a device, in the terminal and as a file.
 
     Of pairs, who sent how much to whom, a row is a sender and a column a receiver; carried are those of exchanges.
 

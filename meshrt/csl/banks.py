@@ -27,7 +27,7 @@ def conflicts(sources: tuple[Any, ...], kind: Any, begin: int, count: int, lanes
     steps = turns = len(numbers)
     if all(len(vector.strides) == 1 for vector in vectors):
         turns = min(turns, PERIOD // 2)  # all go on by an even number of bytes: then it begins again
-    pairs = zip(*(_places(vector, SIZES[kind], numbers[:turns]) for vector in vectors), strict=False)
+    pairs = zip(*(_addresses(vector, SIZES[kind], numbers[:turns]) for vector in vectors), strict=False)
     meet = _words_meet if SIZES[kind] * lanes == WORD else _meet
     return sum((steps - at + turns - 1) // turns for at, (a, b) in enumerate(pairs) if meet(a, b))
 
@@ -40,7 +40,7 @@ def _words_meet(a: int, b: int) -> bool:
     return (a - b) % PERIOD == 0
 
 
-def _places(vector: Mem, size: int, numbers: range) -> list[int]:
+def _addresses(vector: Mem, size: int, numbers: range) -> list[int]:
     """Addresses of these of its numbers, as addresses.py has them."""
     first, width = vector.base // size * size, max(vector.nbytes, size)
     if len(vector.strides) == 1:

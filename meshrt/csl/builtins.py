@@ -11,7 +11,7 @@ from meshrt.csl import nodes as n
 from meshrt.csl.arithmetic import bitcast, convert
 from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
-from meshrt.csl.expressions import expression, known, place, type_of_node
+from meshrt.csl.expressions import expression, known, lvalue, type_of_node
 from meshrt.csl.pending import held
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import (
@@ -180,7 +180,7 @@ def _assert(node: n.Builtin, scope: Scope) -> Val:
 
 def _type_of(node: n.Builtin, scope: Scope) -> Val:
     count(node, scope, 1)
-    return Val(TYPE, place(node.arguments[0], scope).type)
+    return Val(TYPE, lvalue(node.arguments[0], scope).type)
 
 
 def _is_same_type(node: n.Builtin, scope: Scope) -> Val:

@@ -22,15 +22,15 @@ def first(raw: int) -> tuple[str, bool]:
 
 
 def _command(raw: int, at: int) -> int:
-    return sum((raw >> bit & 1) << place for place, bit in enumerate(BITS[at]))
+    return sum((raw >> bit & 1) << number for number, bit in enumerate(BITS[at]))
 
 
 def encode(commands: Sequence[int], task: int = NO_TASK) -> int:
     """The wavelet of these commands; what is missing of eight is none, and no core is told."""
     raw = task << 16
     for bits, command in zip(BITS, [*commands, *[SILENT] * (COUNT - len(commands))], strict=True):
-        for place, bit in enumerate(bits):
-            raw |= (command >> place & 1) << bit
+        for number, bit in enumerate(bits):
+            raw |= (command >> number & 1) << bit
     return raw
 
 

@@ -8,8 +8,8 @@ from meshrt.csl import nodes as n
 from meshrt.csl.conversions import code
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import unknown
-from meshrt.csl.expressions import expression, known, place, type_of_node
-from meshrt.csl.places import address, load
+from meshrt.csl.expressions import expression, known, lvalue, type_of_node
+from meshrt.csl.lvalues import address, load
 from meshrt.csl.scope import Scope
 from meshrt.csl.tilebuiltins import task_number
 from meshrt.csl.types import DSRS, STRUCT, TYPES, VOID, CslArray, Pointer, dtype, is_dsd, is_pointer, nbytes
@@ -162,7 +162,7 @@ def _tensor(node: n.Access, scope: Scope) -> Any:
     element = node.element
     if not isinstance(element, n.Index):
         raise scope.wrong(node.line, "tensor_access leads to an element of an array")
-    array = place(element.array, scope)
+    array = lvalue(element.array, scope)
     if isinstance(array.type, Pointer):
         array = load(array, scope)
         to = array.type.to

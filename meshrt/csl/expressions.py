@@ -10,8 +10,8 @@ from meshrt.csl import nodes as n
 from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import unknown
+from meshrt.csl.lvalues import address, element, load, member, named, pointed
 from meshrt.csl.operators import binary, peers, unary
-from meshrt.csl.places import address, element, load, member, named, pointed
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import BOOL, NATIVE, STRUCT, TYPE, TYPES, VOID, Callable, CslArray, Enum, Pointer, dtype, nbytes
 from meshrt.csl.values import Val
@@ -49,12 +49,12 @@ def truth(node: n.Node, scope: Scope) -> Val:
 # Names and where they lie
 
 
-def place(node: n.Node, scope: Scope) -> Val:
+def lvalue(node: n.Node, scope: Scope) -> Val:
     """A value with where it lies, not yet read. CslError."""
     if isinstance(node, n.Name):
         return named(node.name, scope, node.line)
     if isinstance(node, n.Index):
-        array = place(node.array, scope)
+        array = lvalue(node.array, scope)
         array = load(array, scope) if isinstance(array.type, Pointer) else array
         return element(array, [expression(index, scope) for index in node.indices], scope, node.line)
     if isinstance(node, n.Deref):
@@ -64,8 +64,8 @@ def place(node: n.Node, scope: Scope) -> Val:
     return expression(node, scope)
 
 
-def _placed(node: n.Node, scope: Scope) -> Val:
-    return load(place(node, scope), scope)
+def _loaded(node: n.Node, scope: Scope) -> Val:
+    return load(lvalue(node, scope), scope)
 
 
 # Operators
@@ -77,7 +77,7 @@ def _literal(node: n.Literal, scope: Scope) -> Val:
 
 def _unary(node: n.Unary, scope: Scope) -> Val:
     if node.op == "&":
-        return address(place(node.operand, scope), scope, node.line)
+        return address(lvalue(node.operand, scope), scope, node.line)
     return unary(node.op, expression(node.operand, scope), scope, node.line)
 
 
@@ -178,7 +178,7 @@ def _comptime(node: n.Comptime, scope: Scope) -> Val:
 
 
 def _call(node: n.Call, scope: Scope) -> Val:
-    callee = place(node.callee, scope)
+    callee = lvalue(node.callee, scope)
     arguments = [expression(argument, scope) for argument in node.arguments]
     if callee.type is NATIVE:
         result: Val = callee.value.call(scope, arguments, node.line)
@@ -203,8 +203,8 @@ def _access(node: n.Access, scope: Scope) -> Val:
 
 
 HANDLERS: dict[type, Any] = {
-    n.Literal: _literal, n.Name: _placed, n.Struct: _struct, n.Items: _items, n.Unary: _unary, n.Binary: _binary,
-    n.Call: _call, n.Builtin: _builtin, n.Field: _placed, n.Deref: _placed, n.Index: _placed, n.Choice: _choice,
+    n.Literal: _literal, n.Name: _loaded, n.Struct: _struct, n.Items: _items, n.Unary: _unary, n.Binary: _binary,
+    n.Call: _call, n.Builtin: _builtin, n.Field: _loaded, n.Deref: _loaded, n.Index: _loaded, n.Choice: _choice,
     n.ArrayType: _array_type, n.PointerType: _pointer_type, n.FunctionType: _function_type, n.EnumType: _enum_type,
     n.Comptime: _comptime, n.Switch: _switch, n.Access: _access,
 }  # fmt: skip

@@ -12,8 +12,8 @@ from meshrt.csl.arithmetic import bitcast, convert, divide, remainder, within
 from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
 from meshrt.csl.expressions import expression, type_of_node
+from meshrt.csl.lvalues import store
 from meshrt.csl.modules import FUNCTION
-from meshrt.csl.places import store
 from meshrt.csl.scope import Scope, Writer
 from meshrt.csl.statements import Returned, statement
 from meshrt.csl.types import BOOL, FLOAT, INT, NUMBERS, STRING, STRUCT, TYPE, TYPES, VOID, Callable, nbytes

@@ -9,8 +9,8 @@ import numpy as np
 from meshrt.csl import nodes as n
 from meshrt.csl.conversions import code
 from meshrt.csl.costs import COSTS
-from meshrt.csl.expressions import place, truth
-from meshrt.csl.places import load
+from meshrt.csl.expressions import lvalue, truth
+from meshrt.csl.lvalues import load
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import TYPES, CslArray, dtype, is_number, nbytes
 from meshrt.csl.values import MemoryAddress, Val
@@ -56,7 +56,7 @@ def _while(node: n.While, scope: Scope) -> None:
 
 def _for(node: n.For, scope: Scope) -> None:
     writer = scope.writer
-    over = place(node.over, scope)
+    over = lvalue(node.over, scope)
     if over.type is RANGE:
         _for_range(node, over, scope)
         return

@@ -173,9 +173,9 @@ class LoweredFunction:
         kind = KIND[node.iter.args[0].id]
         stem = f" {node.target.id} "
         at, end, by = (self.local(f"{stem}{part}") for part in ("at", "end", "by"))
-        for place, argument in zip((at, end, by), node.iter.args[1:], strict=True):
+        for local, argument in zip((at, end, by), node.iter.args[1:], strict=True):
             self.value(argument)
-            self.step("SET_LOCAL", place)
+            self.step("SET_LOCAL", local)
         begin = self.step("IN_RANGE", at)
         self.step("LOCAL", at)
         self.step("CONVERT", kind)

@@ -62,7 +62,7 @@ def _declare(node: n.Declaration, scope: Scope) -> Val:
             and module.image is not None
             and not isinstance(value.spot, MemoryAddress)
         ):
-            return Val(kind, value.value, spot=MemoryAddress(_place(node, kind, value.value, scope)))
+            return Val(kind, value.value, spot=MemoryAddress(_allocated(node, kind, value.value, scope)))
         return Val(kind, value.value, spot=value.spot if isinstance(kind, CslArray) else None)
     return variable(node, kind, value, scope, module.values)
 
@@ -82,12 +82,12 @@ def variable(node: n.Declaration, kind: Any, value: Val | None, scope: Scope, na
         if value is not None and given is None and isinstance(value.spot, MemoryAddress) and isinstance(kind, CslArray):
             at = int(value.spot.address)
             given = image.memory[at : at + nbytes(kind)].view(dtype(kind.element)).reshape(kind.sizes)
-        return Val(kind, spot=MemoryAddress(_place(node, kind, given, scope)))
+        return Val(kind, spot=MemoryAddress(_allocated(node, kind, given, scope)))
     image.objects.append(None if value is None else value.value)
     return Val(kind, spot=Slot(len(image.objects) - 1))
 
 
-def _place(node: n.Declaration, kind: Any, value: Any, scope: Scope) -> int:
+def _allocated(node: n.Declaration, kind: Any, value: Any, scope: Scope) -> int:
     image = scope.module.image
     address: int = image.allocate(nbytes(kind), node.name, scope.at(node.line), alignment(node, scope))
     if value is not None:

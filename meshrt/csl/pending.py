@@ -126,11 +126,11 @@ def put(
     view = core.views[of.dtype]
     where = elements(core, target, of.dtype, begin, count)
     if not target.extents and len(sources) > 1 and not isinstance(sources[0], Mem | Fab | FifoName):
-        place = target.base // SIZES[of.dtype]
-        running = view[place] if begin else given[0]
+        total_at = target.base // SIZES[of.dtype]
+        running = view[total_at] if begin else given[0]
         for others in zip(*(np.broadcast_to(values, (count,)) for values in given[1:]), strict=True):
             running = of.dtype(of.compute(running, *others))
-        view[place] = running
+        view[total_at] = running
         return
     if count > 1 and not any(target.strides):
         at = target.base // SIZES[of.dtype]

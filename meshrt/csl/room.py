@@ -42,11 +42,11 @@ class WaveletRoom:
 
     def wait(self, core: Any, now: float, later: float) -> float | None:
         """When a core that found no room is to look again; None: it is told."""
-        place = len(self.growths)
-        while place and self.growths[place - 1] + later > now:
-            place -= 1
-        if place < len(self.growths):
-            return self.growths[place] + later
+        growth = len(self.growths)
+        while growth and self.growths[growth - 1] + later > now:
+            growth -= 1
+        if growth < len(self.growths):
+            return self.growths[growth] + later
         self.waiters.append((core, now, later))
         return None
 

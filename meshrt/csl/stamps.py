@@ -19,7 +19,7 @@ def between(wafer: Any, name: str) -> list[int]:
             continue
         at = int(core.m_uint16[int(exported.spot.address) // 2]) // 2
         words = [int(word) for word in core.m_uint16[at : at + 2 * WORDS]]
-        begin, end = (sum(word << 16 * place for place, word in enumerate(part)) for part in (words[:3], words[3:]))
+        begin, end = (sum(word << 16 * number for number, word in enumerate(part)) for part in (words[:3], words[3:]))
         cycles.append(end - begin)
     if not cycles:
         raise CslError(f"no core exports stamps by the name {name!r}")

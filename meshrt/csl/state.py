@@ -45,12 +45,12 @@ class WaferState:
         self.registers[..., 0] = KIND["nothing"]
         self.held = np.full((count, registers, 4), -1, np.int64)
         for at, core in enumerate(cores):
-            for place, value in enumerate(core.o):
-                self.objects[at, place] = of.row(value, core.image)
+            for number, value in enumerate(core.o):
+                self.objects[at, number] = of.row(value, core.image)
             for (kind, index), (value, how) in core.dsrs.items():
-                place = lowered.registers[kind, index]
-                self.registers[at, place] = of.row(value, core.image)
-                self.held[at, place] = option_row(how)
+                register = lowered.registers[kind, index]
+                self.registers[at, register] = of.row(value, core.image)
+                self.held[at, register] = option_row(how)
         self.before = self.objects.copy(), self.registers.copy(), self.held.copy()
         # cores, bytes, objects, registers, bytes ever written to; events, wavelets, hops, longest path, time; ranks
         self.counts = np.array(
@@ -144,11 +144,14 @@ class WaferState:
         for at, color in np.argwhere(self.sent > 0).tolist():
             cores[at].sent[color] = float(self.sent[at, color])
         objects, registers, held = self.before
-        for at, place in np.argwhere((objects != self.objects).any(-1)).tolist():
-            cores[at].o[place] = self._vector(self.objects[at, place])
+        for at, number in np.argwhere((objects != self.objects).any(-1)).tolist():
+            cores[at].o[number] = self._vector(self.objects[at, number])
         changed = (registers != self.registers).any(-1) | (held != self.held).any(-1)
-        for at, place in np.argwhere(changed).tolist():
-            cores[at].dsrs[names[place]] = self._vector(self.registers[at, place]), options(self.held[at, place])
+        for at, register in np.argwhere(changed).tolist():
+            cores[at].dsrs[names[register]] = (
+                self._vector(self.registers[at, register]),
+                options(self.held[at, register]),
+            )
         wafer.heap.clear()
         wafer.rooms.clear()  # all is at rest: nothing is asked for, and nothing waits
         wafer.now = self._real(self.counts[9])

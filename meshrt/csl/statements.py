@@ -10,10 +10,10 @@ from meshrt.csl import loops
 from meshrt.csl import nodes as n
 from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
-from meshrt.csl.expressions import expression, place, truth, type_of_node
+from meshrt.csl.expressions import expression, lvalue, truth, type_of_node
+from meshrt.csl.lvalues import load, store
 from meshrt.csl.modules import alignment, initial_value
 from meshrt.csl.operators import binary
-from meshrt.csl.places import load, store
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import FLOAT, INT, VOID, CslArray, nbytes
 from meshrt.csl.values import Local, MemoryAddress, StaticVariable, Val
@@ -94,7 +94,7 @@ def _assign(node: n.Assign, scope: Scope) -> None:
     if isinstance(node.target, n.Name) and node.target.name == "_":
         statement(node.value, scope)
         return
-    target = place(node.target, scope)
+    target = lvalue(node.target, scope)
     if target.spot is None:
         raise scope.wrong(node.line, "this is const: it cannot be assigned to")
     value = expression(node.value, scope)

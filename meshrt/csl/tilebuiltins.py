@@ -9,7 +9,7 @@ import numpy as np
 from meshrt.csl import nodes as n
 from meshrt.csl.conversions import code
 from meshrt.csl.costs import COSTS
-from meshrt.csl.expressions import expression, known, place
+from meshrt.csl.expressions import expression, known, lvalue
 from meshrt.csl.router import check_color
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import STRUCT, TYPES, VOID, Callable, CslArray, Pointer, nbytes
@@ -90,7 +90,7 @@ def _export_name(node: n.Builtin, scope: Scope) -> Val:
 
 def _export_symbol(node: n.Builtin, scope: Scope) -> Val:
     image = _tile(node, scope)
-    exported = place(node.arguments[0], scope)
+    exported = lvalue(node.arguments[0], scope)
     if len(node.arguments) > 1:
         name = known(node.arguments[1], scope, "a name").value
     elif isinstance(node.arguments[0], n.Name):
@@ -187,7 +187,7 @@ def _initialize_queue(node: n.Builtin, scope: Scope) -> Val:
 
 def _allocate_fifo(node: n.Builtin, scope: Scope) -> Val:
     image = _tile(node, scope)
-    buffer = place(node.arguments[0], scope)
+    buffer = lvalue(node.arguments[0], scope)
     if not isinstance(buffer.type, CslArray):
         raise scope.wrong(node.line, f"@allocate_fifo of a {buffer.type}: an array is its memory")
     options = known(node.arguments[1], scope, "a FIFO's options").value if len(node.arguments) > 1 else {}

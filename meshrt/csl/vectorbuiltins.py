@@ -8,7 +8,7 @@ from meshrt.csl import nodes as n
 from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
 from meshrt.csl.descriptorbuiltins import number, only
-from meshrt.csl.expressions import expression, known, place, type_of_node
+from meshrt.csl.expressions import expression, known, lvalue, type_of_node
 from meshrt.csl.functions import define, function
 from meshrt.csl.modules import FUNCTION
 from meshrt.csl.operations import OPERATIONS, Options
@@ -119,7 +119,7 @@ def _map(node: n.Builtin, scope: Scope) -> Val:
     """@map(f, in.., out): f of each element."""
 
     assert scope.writer is not None
-    callee = place(node.arguments[0], scope)
+    callee = lvalue(node.arguments[0], scope)
     arguments = [expression(argument, scope) for argument in node.arguments[1:]]
     image = scope.image
     if callee.type is NATIVE:

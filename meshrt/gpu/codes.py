@@ -157,27 +157,27 @@ class Rebuilt:
             words.fill(0)
             np.copyto(bytes_of[..., :bits], packed.reshape(*words.shape, bits))
             eights = target.reshape(*words.shape, 8)
-            for place in range(8):
-                np.right_shift(words, bits * place, more)
+            for number in range(8):
+                np.right_shift(words, bits * number, more)
                 np.bitwise_and(more, (1 << bits) - 1, more)
-                np.copyto(eights[..., place], more)
+                np.copyto(eights[..., number], more)
             return
         halves = packed.view("<u2").reshape(words.shape)  # of a unit [3, 2]
         fours = target.reshape(count, -1, 4, 2, 4)
-        for place in range(4):
-            np.right_shift(halves, 3 * place, words)
+        for number in range(4):
+            np.right_shift(halves, 3 * number, words)
             np.bitwise_and(words, 7, words)
-            np.copyto(fours[:, :, :3, :, place], words)
+            np.copyto(fours[:, :, :3, :, number], words)
         np.right_shift(halves, 12, words)
         rest, part = more[:, :, 0], more[:, :, 1]
         np.left_shift(words[:, :, 1], 4, rest)
         np.bitwise_or(rest, words[:, :, 0], rest)
         np.left_shift(words[:, :, 2], 8, part)
         np.bitwise_or(rest, part, rest)
-        for place in range(4):
-            np.right_shift(rest, 3 * place, part)
+        for number in range(4):
+            np.right_shift(rest, 3 * number, part)
             np.bitwise_and(part, 7, part)
-            np.copyto(fours[:, :, 3, :, place], part)
+            np.copyto(fours[:, :, 3, :, number], part)
 
 
 def room_for(codes: GpuCodes) -> Rebuilt:

@@ -109,10 +109,10 @@ def all_to_all(
 ) -> tuple[CollectiveCourse, float, list[Arrays]]:  # fmt: skip
     """An all-to-all to be run, what it takes before its first step, and for each hosted GPU the bytes of all parts,
     source * count + target of them, where they are and come to."""
-    count, places = gpus.count, _nodes(gpus, gpus.members)
+    count, node_numbers = gpus.count, _nodes(gpus, gpus.members)
     row = sum(array.itemsize * prod(array.shape[1:]) for array in parts[0]) if parts and gpus.payload else 1
     kind = np.dtype(f"V{row}")  # an array of these has a number for each row
-    way = _way_to_all(gpus, rows, row_bytes, places)
+    way = _way_to_all(gpus, rows, row_bytes, node_numbers)
     blank = [hollow((n,), NOTHING) for line in rows for n in line]
     held = []
     for gpu, arrays in zip(gpus.mine, parts, strict=True):
@@ -127,7 +127,7 @@ def all_to_all(
                 room[part] = np.empty(room[part].shape, kind)
         held.append(room)
     owners = tuple(gpus.group.owner(member) for member in gpus.members)
-    members = Members(owners, places, way.links)
+    members = Members(owners, node_numbers, way.links)
     made = CollectiveCourse(gpus.control, "all_to_all", way.steps, members, held, [], gpus.payload, gpus.group.wait)
     return made, way.start, held
 
@@ -141,17 +141,17 @@ def arrived(parts: Arrays, member: int, rows: PairTable, payload: bool) -> HeldP
     }  # fmt: skip
 
 
-def _way_to_all(gpus: Joined, rows: PairTable, row_bytes: int, places: tuple[int, ...]) -> CollectiveWay:
+def _way_to_all(gpus: Joined, rows: PairTable, row_bytes: int, node_numbers: tuple[int, ...]) -> CollectiveWay:
     """The asked one, or the one that would be over first."""
     device, size = gpus.device, gpus.count
-    share = size // len({*places})
+    share = size // len({*node_numbers})
     nbytes = [row_bytes * rows[part // size][part % size] for part in range(size * size)]
     algorithms = ("ring", "hierarchical") if gpus.collectives == AUTO else (gpus.collectives,)
     adapters = min(gpus.node_size or 1, device.node_adapters) * device.network_bytes_per_second / share
     ways = []
     for algorithm in algorithms:
         steps = all_to_all_steps(algorithm, size, share, rows, device.neighbours)
-        ways.append(_timed(device, steps, places, (device.link_bytes_per_second, adapters), nbytes, row_bytes))
+        ways.append(_timed(device, steps, node_numbers, (device.link_bytes_per_second, adapters), nbytes, row_bytes))
     return min(ways, key=lambda way: way.seconds)
 
 
@@ -160,7 +160,7 @@ def passed(
 ) -> tuple[CollectiveCourse, float]:  # fmt: skip
     """An array of each GPU of a group, to the GPU at the same place of another one."""
     numbers = [*source.members, *target.members]
-    places, device, count = _nodes(source, numbers), source.device, source.count
+    node_numbers, device, count = _nodes(source, numbers), source.device, source.count
     array = (*parts, *outs)[0] if parts or outs else np.empty(0)
     adapters = device.network_bytes_per_second * min(count, device.node_adapters) / count
     pair = device.nvlink_pair_bytes_per_second if device.link == "nvlink" else None
@@ -173,9 +173,9 @@ def passed(
     owners = tuple(source.group.owner(member) for member in numbers)
     steps = send([(at, count + at) for at in range(count)])
     chunks = [[data] for data in (*parts, *outs)]
-    members = Members(owners, places, links)
+    members = Members(owners, node_numbers, links)
     made = CollectiveCourse(source.control, "send", steps, members, chunks, [], source.payload, source.group.wait)
-    return made, (between if len({places[0], places[count]}) > 1 else inside).seconds
+    return made, (between if len({node_numbers[0], node_numbers[count]}) > 1 else inside).seconds
 
 
 def _chunks(gpus: Joined, kind: str, out: np.ndarray, sizes: Sequence[int], axis: int) -> Arrays:

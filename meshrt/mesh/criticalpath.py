@@ -179,7 +179,7 @@ def _waited_for(
     last = max((of_rank[moment] for of_rank in lasts if moment in of_rank), default=None)
     if last is None or last.time != time:
         return None
-    number, y, x = (-part for part in last.place)
+    number, y, x = (-part for part in last.core)
     part = next(part for part in parts if part.number == number)
     return _find(parts, part, y * part.width + x)
 

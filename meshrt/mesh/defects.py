@@ -88,7 +88,7 @@ def read_defects(path: str, width: int, height: int) -> Defects:
         if not isinstance(entries, list):
             raise UsageError(f"--defects {path}: {kind} is no list")
         for entry in entries:
-            x, y = _place(path, kind, entry, length, width, height)
+            x, y = _coordinates(path, kind, entry, length, width, height)
             if kind == "cores":
                 defects.cores[y, x] = True
             elif entry[2] in PORT_NAMES[:4]:
@@ -100,7 +100,7 @@ def read_defects(path: str, width: int, height: int) -> Defects:
     return defects
 
 
-def _place(path: str, kind: str, entry: Any, length: int, width: int, height: int) -> Coordinates:
+def _coordinates(path: str, kind: str, entry: Any, length: int, width: int, height: int) -> Coordinates:
     if not (isinstance(entry, list) and len(entry) == length and all(type(number) is int for number in entry[:2])):
         form = "[x, y]" if length == 2 else "[x, y, port]"
         raise UsageError(f"--defects {path}: {entry!r} in {kind} is not of the form {form}")

@@ -3,8 +3,8 @@
 Arrays are [H, W] by core, y first, and [4, H, W] by link: that out of the core to the north, east, south, west; of
 ramps [2, H, W]: out of the core, and into it. Each
 is named PART/MAP, as `total/macs` or `prefill/link_bytes`; of further sites of a run on the wafer PART/SITE/MAP.
-Who sent to whom are lists, int64 [pairs, 4]: sender, receiver, bytes, packets of every two places that had any, in that
-order (pairs.py). `about` is a JSON text that lists all.
+Who sent to whom are lists, int64 [pairs, 4]: sender, receiver, bytes, packets of every two cores or squares that had
+any, in that order (pairs.py). `about` is a JSON text that lists all.
 """
 
 import json
@@ -70,7 +70,7 @@ def write_maps(block: Block, segments: Sequence[Segment], path: str) -> None:
             "maps": {name: {"unit": unit, "says": says, "adds_up_to": counter}
                      for name, (unit, says, counter) in MAPS.items()},
             "pairs": {"columns": ["sender", "receiver", "bytes", "packets"], "lists": PAIRS,
-                      "sites": {site.strip(): _places(site) for site in sites}},
+                      "sites": {site.strip(): _squares(site) for site in sites}},
         }  # fmt: skip
         arrays = {"about": np.array(json.dumps(about)), **arrays}
         write_file("--maps", path, lambda stream: np.savez_compressed(stream, **arrays))
@@ -139,8 +139,8 @@ def _share(
     return arrays, (mesh.y0 + y, mesh.x0 + x), names, [handed_on(packets, mesh, sums), carried]
 
 
-def _places(site: str) -> dict[str, int]:
-    """Of a site: a place is a square of `side` x `side` cores, and numbered row by row, `columns` a row."""
+def _squares(site: str) -> dict[str, int]:
+    """Of a site: squares are of `side` x `side` cores, and numbered row by row, `columns` a row."""
     *_, width, _, height = site.split(" ")
     side = side_of(int(width), int(height))
     return {"side": side, "columns": -(-int(width) // side), "rows": -(-int(height) // side)}

@@ -1,4 +1,4 @@
-"""Who sent how much to whom (`--maps`): for two cores, or two places of a large mesh, the packets and their bytes.
+"""Who sent how much to whom (`--maps`): for two cores, or two squares of cores, the packets and their bytes.
 
 Two ways to count. `Pairs` of packets: from the core whose ramp a packet left to each core that took it in; one that
 software sends on is a packet of each leg. Of an exchange (meshrt/mesh/exchange/), whose packets software hands on at
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from meshrt.mesh.wires.lines import View
     from meshrt.mesh.wires.schedule import Schedule
 
-PLACES = 4096  # of a mesh: cores, or of more cores squares of them, the smallest that do
+SQUARES = 4096  # of a mesh: cores, or of more cores squares of them, the smallest that do
 
 
 @dataclass(eq=False)
 class Pairs:
-    """Of a mesh of width x height cores: `keys` are sender * places + receiver, rising, of those that have anything.
+    """Of a mesh of width x height cores: `keys` are sender * squares + receiver, rising, of those that have anything.
 
-    `counts`, int64 [2, pairs]: bytes, packets. A place is a square of `side` x `side` cores; they are numbered y first.
+    `counts`, int64 [2, pairs]: bytes, packets. A square is `side` x `side` cores; they are numbered y first.
     """
 
     width: int
@@ -44,7 +44,7 @@ class Pairs:
         return -(-self.width // self.side)
 
     @property
-    def places(self) -> int:
+    def squares(self) -> int:
         return self.columns * -(-self.height // self.side)
 
     def copy(self) -> "Pairs":
@@ -52,8 +52,8 @@ class Pairs:
 
     def keys_of(self, senders: np.ndarray, receivers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The keys of pairs of cores y * W + x, int arrays of one shape, and how often each is there."""
-        sender, receiver = (self._place(cores) for cores in (senders, receivers))
-        keys, (_, often) = _summed((sender * self.places + receiver).ravel(), np.ones((2, senders.size), np.int64))
+        sender, receiver = (self._square(cores) for cores in (senders, receivers))
+        keys, (_, often) = _summed((sender * self.squares + receiver).ravel(), np.ones((2, senders.size), np.int64))
         return keys, often
 
     def add(self, parts: "Sequence[tuple[np.ndarray, np.ndarray | int, int]]") -> None:
@@ -73,17 +73,17 @@ class Pairs:
 
     def table(self) -> np.ndarray:
         """int64 [pairs, 4]: sender, receiver, bytes, packets."""
-        return np.stack([*np.divmod(self.keys, self.places), *self.counts], axis=1)
+        return np.stack([*np.divmod(self.keys, self.squares), *self.counts], axis=1)
 
-    def _place(self, cores: np.ndarray) -> np.ndarray:
+    def _square(self, cores: np.ndarray) -> np.ndarray:
         y, x = np.divmod(cores, self.width)
         return np.asarray(y // self.side * self.columns + x // self.side, np.int64)
 
 
 def side_of(width: int, height: int) -> int:
-    """Of the squares that a mesh of so many cores is cut into, so that there are PLACES at most."""
+    """Of the squares that a mesh of so many cores is cut into, so that there are SQUARES at most."""
     side = 1
-    while -(-width // side) * -(-height // side) > PLACES:
+    while -(-width // side) * -(-height // side) > SQUARES:
         side += 1
     return side
 
@@ -144,8 +144,8 @@ def handed_on(pairs: Pairs, mesh: "Mesh", maps: "Maps") -> Pairs:
     cores = numbers(mesh)
     for port, (dx, dy) in enumerate(STEP):
         y, x = np.nonzero(maps.handed[port])
-        places = [pairs._place(number) for number in (cores[y, x], cores[y, x] + dy * mesh.width + dx)]
-        keys.append(places[0] * pairs.places + places[1])
+        squares = [pairs._square(number) for number in (cores[y, x], cores[y, x] + dy * mesh.width + dx)]
+        keys.append(squares[0] * pairs.squares + squares[1])
         counts.append(np.stack([maps.handed_bytes[port, y, x], maps.handed[port, y, x]]))
     return Pairs(pairs.width, pairs.height, *_summed(np.concatenate(keys), np.concatenate(counts, axis=1)))
 

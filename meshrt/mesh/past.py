@@ -68,13 +68,13 @@ class Moments:
 class Last(NamedTuple):
     """The core that all others wait for, by its time and, where several are as late, by the length of its path.
 
-    They sort: the last is the largest. Place: number of the block, y, x of the mesh, as negative numbers.
+    They sort: the last is the largest. Core: number of the block, y, x of the mesh, as negative numbers.
     """
 
     time: float
     hops: int
     stages: int
-    place: tuple[int, int, int]
+    core: tuple[int, int, int]
 
 
 @dataclass(eq=False)
@@ -133,8 +133,8 @@ class Past:
         end = order[-1]
         alike = (time.ravel() == time.flat[end]) & (hops.ravel() == hops.flat[end])
         y, x = divmod(int(np.argmax(alike & (stages.ravel() == stages.flat[end]))), time.shape[1])
-        place = -self.number, -(self.mesh.y0 + y), -(self.mesh.x0 + x)
-        return Last(float(time[y, x]), int(hops[y, x]), int(stages[y, x]), place)
+        core = -self.number, -(self.mesh.y0 + y), -(self.mesh.x0 + x)
+        return Last(float(time[y, x]), int(hops[y, x]), int(stages[y, x]), core)
 
     def note(self, name: str, sent: int = -1, asked_at: np.ndarray | None = None, landed: np.ndarray | int = 0) -> None:
         """Clocks may have gone on, and this is why."""

@@ -69,12 +69,12 @@ def tensor_tensor(
     a, b = as_tile(data1), as_tile(data2)
     if a.shape != b.shape:
         raise UsageError(f"tensor_tensor: shapes {list(a.shape)} and {list(b.shape)} differ")
-    places = a.store.buffer.name, b.store.buffer.name
-    if places == ("psum", "psum"):
+    buffers = a.store.buffer.name, b.store.buffer.name
+    if buffers == ("psum", "psum"):
         raise UsageError("tensor_tensor: both operands are in PSUM, one at most may be: copy one of them to SBUF")
     out = known(dtype) if dtype else a.dtype if a.dtype == b.dtype else float32
     fast = op in FAST_OPS and a.dtype == b.dtype == out == bfloat16
-    passes = 1 if fast or places[0] != places[1] else 2
+    passes = 1 if fast or buffers[0] != buffers[1] else 2
     engine = check_engine("tensor_tensor", a.core, engine)
     return _deferred(engine, "tensor_tensor", [a, b], a.shape, passes, lambda: op(a.data, b.data), out)
 

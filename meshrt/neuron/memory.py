@@ -74,7 +74,7 @@ class Sbuf(Buffer):
         self.core.ticks += 1
         store.used = self.core.ticks
         self.stores[id(store)] = store
-        self._place(store, ())
+        self._find_room(store, ())
 
     def release(self, store: Store) -> None:
         if store.resident:
@@ -85,12 +85,12 @@ class Sbuf(Buffer):
 
         What was never written, or is about to be written as a `whole`, needs a place but no transfer.
         """
-        self._place(store, pinned)
+        self._find_room(store, pinned)
         store.resident = True
         if store.saved and not whole:
             store.ready = self.core.spill(store, "reload", max(store.ready, store.idle))
 
-    def _place(self, store: Store, pinned: Sequence[Store]) -> None:
+    def _find_room(self, store: Store, pinned: Sequence[Store]) -> None:
         while self.live + store.row_bytes > self.limit:
             self._spill_one(store, pinned)
         self._grow(store.row_bytes)

@@ -14,7 +14,7 @@ from meshrt.neuron.dtypes import rounded
 from meshrt.neuron.store import starts
 from meshrt.neuron.timeline import ComputeEngine
 from meshrt.nki.pattern import kept_extents, squeezed
-from meshrt.nki.place import Place
+from meshrt.nki.patternview import PatternView
 from meshrt.nki.session import Session, from_here, session
 from meshrt.nki.tensor import Tensor
 
@@ -60,35 +60,35 @@ def emit(
             if target.home is not None and target.home.store.writes == 0 and dst is None:
                 poison(target)
             return
-        _check_places(name, engine, launch, reads, target)
+        _check_memories(name, engine, launch, reads, target)
         sources = [_source(tensor, None if whole_reads else extents, scattered) for tensor in reads]
         fresh = target.home is not None and target.home.store.writes == 0
         if out_left is not None and fresh and dst is None:
             poison(target)
-        place = _target(target, shape, out_left)
+        written = _target(target, shape, out_left)
         for tensor, source in zip(reads, sources, strict=True):
             source.check_written(name)
-            if not (any(tensor is summed for summed in sums) and _same(source, place)):
+            if not (any(tensor is summed for summed in sums) and _same(source, written)):
                 check_carried(launch, source, name)
         add = add or always_add
-        add = add and place.rewrites()
+        add = add and written.rewrites()
         if engine is None:
             pass
         else:
-            core.issue(engine, name, cycles(left), sources, place)
+            core.issue(engine, name, cycles(left), sources, written)
         if core.payload:
             with np.errstate(all="ignore"):
                 values = compute(*(source.data for source in sources))
                 if whole_reads and extents is not None:
                     values = values[tuple(slice(extent) for extent in extents)]
-                values = values.reshape(place.shape) if values.size == place.data.size else values
+                values = values.reshape(written.shape) if values.size == written.data.size else values
                 if add:
-                    values = values + place.data
+                    values = values + written.data
                 values = rounded(values, target.dtype)
             if scattered is not None and scattered.shape == shape:
-                values = np.where(scattered, values, place.data if not fresh else _nothing(target))
-            place.write(values)
-        stamp(launch, target, place)
+                values = np.where(scattered, values, written.data if not fresh else _nothing(target))
+            written.write(values)
+        stamp(launch, target, written)
 
     if dst is not None:
         core.settle()
@@ -102,28 +102,28 @@ def _on_chip(shape: Extents) -> Extents:
     return (*shape, 1) if len(shape) == 1 else shape
 
 
-def _source(tensor: Tensor, extents: Extents | None, scattered: np.ndarray | None) -> Place:
+def _source(tensor: Tensor, extents: Extents | None, scattered: np.ndarray | None) -> PatternView:
     if scattered is not None and tensor.pattern is not None and tensor.pattern.reaches:
         listed = tensor.pattern.listed()
         safe = replace(tensor.pattern, reaches=(), elements=np.maximum(listed, 0))
-        return Tensor(tensor.buffer, tensor.dtype, home=tensor.home, pattern=safe).place()
-    return tensor.place(extents)
+        return Tensor(tensor.buffer, tensor.dtype, home=tensor.home, pattern=safe).in_store()
+    return tensor.in_store(extents)
 
 
-def _target(target: Tensor, shape: Extents, extents: Extents | None) -> Place:
+def _target(target: Tensor, shape: Extents, extents: Extents | None) -> PatternView:
     """The result's place, of the size that the mask leaves. UsageError."""
     full = target.pattern.sizes if target.pattern is not None else target.shape
     if squeezed(full) != squeezed(shape):
         raise UsageError(f"a result of shape {list(shape)} does not fit a tile of shape {list(full)}")
     if extents is None:
-        return target.place()
+        return target.in_store()
     if len(full) == len(shape):
-        return target.place(extents)
+        return target.in_store(extents)
     kept = iter([extent for extent, size in zip(extents, shape, strict=True) if size != 1])
-    return target.place(tuple(1 if size == 1 else next(kept) for size in full))
+    return target.in_store(tuple(1 if size == 1 else next(kept) for size in full))
 
 
-def _check_places(
+def _check_memories(
     name: str, engine: ComputeEngine | None, launch: Session, reads: Sequence[Tensor], target: Tensor
 ) -> None:
     """UsageError for memories that an engine does not reach."""
@@ -173,12 +173,12 @@ def _nothing(target: Tensor) -> Any:
 # ---- what a loop says of its iterations
 
 
-def _same(place: Place, other: Place) -> bool:
-    a, b = place.pattern, other.pattern
-    return place.store is other.store and (a.sizes, a.strides, a.offset) == (b.sizes, b.strides, b.offset)
+def _same(view: PatternView, other: PatternView) -> bool:
+    a, b = view.pattern, other.pattern
+    return view.store is other.store and (a.sizes, a.strides, a.offset) == (b.sizes, b.strides, b.offset)
 
 
-def check_carried(launch: Session, source: Place, name: str) -> None:
+def check_carried(launch: Session, source: PatternView, name: str) -> None:
     """Note a read of what an earlier iteration of a running affine_range wrote."""
     if not launch.loops:
         return
@@ -195,14 +195,14 @@ def check_carried(launch: Session, source: Place, name: str) -> None:
             return
 
 
-def stamp(launch: Session, target: Tensor, place: Place) -> None:
+def stamp(launch: Session, target: Tensor, view: PatternView) -> None:
     """Remember the step that wrote these elements, where a loop is running that the tile is older than."""
     launch.steps += 1
     home = target.home
     if not launch.loops or home is None or home.born >= launch.loops[-1].iteration:
         return
-    store = place.store
+    store = view.store
     stamps = launch.stamps.get(store)
     if stamps is None:
         stamps = launch.stamps[store] = np.zeros(store.shape, np.int32)
-    place.mark(stamps, launch.steps)
+    view.mark(stamps, launch.steps)

@@ -166,8 +166,8 @@ def _affine(array: np.ndarray) -> tuple[int, list[int]] | None:
 def _gathered(
     pattern: AccessPattern, items: list[Any], shape: tuple[int, ...], common: tuple[int, ...], before: int
 ) -> AccessPattern:
-    """The flat places of indices that do not count evenly."""
-    places = np.full(shape, pattern.offset, np.int64)
+    """The flat numbers of elements, by indices that do not count evenly."""
+    elements = np.full(shape, pattern.offset, np.int64)
     inside = np.ones(shape, np.bool_)
     axis, out = 0, len(common) if before == 0 else 0
     for item in items:
@@ -191,13 +191,13 @@ def _gathered(
             out += 1
             if out == before and before > 0:
                 out += len(common)
-        places = places + at * stride
+        elements = elements + at * stride
         inside = inside & (at >= 0) & (at < limit)
-    return AccessPattern(shape, (0,) * len(shape), elements=np.where(inside, places, -1))
+    return AccessPattern(shape, (0,) * len(shape), elements=np.where(inside, elements, -1))
 
 
 def _of_listed(pattern: AccessPattern, items: list[Any]) -> AccessPattern:
-    """A part of places that are listed already: NumPy's own indexing."""
+    """A part of elements that are listed already: NumPy's own indexing."""
     assert pattern.elements is not None
     plain = []
     limits = iter(pattern.sizes)

@@ -16,7 +16,7 @@ from meshrt.nki.generation import both, checked
 from meshrt.nki.home import Home
 from meshrt.nki.operands import free
 from meshrt.nki.pattern import AccessPattern, squeezed
-from meshrt.nki.place import Place
+from meshrt.nki.patternview import PatternView
 from meshrt.nki.scalar import affine
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
@@ -48,7 +48,7 @@ def transfer(
         _scattered(dst, src, scattered, turn, op)
         return
     turned = extents if extents is None or turn is None else tuple(extents[axis] for axis in turn)
-    read, write = src.place(extents), dst.place(_fitting(turned, shape, dst.shape))
+    read, write = src.in_store(extents), dst.in_store(_fitting(turned, shape, dst.shape))
     read.check_written("a DMA")
     check_carried(launch, read, "a DMA")
     slower = 1.0 if turn is None else 1 / core.device.dma_transpose_rate
@@ -89,19 +89,21 @@ def skips(mode: Any) -> bool:
 def _scattered(dst: Tensor, src: Tensor, kept: np.ndarray, turn: Sequence[int] | None, op: Any) -> None:
     """A transfer of the elements that a mask picks, one by one."""
     assert src.pattern is not None and dst.pattern is not None
-    places = dst.pattern.listed()
+    elements = dst.pattern.listed()
     if turn is not None:
         shape = tuple(kept.shape[axis] for axis in turn)
-        places = places.reshape(shape).transpose(np.argsort(turn))
-    chosen_, places = (listed.reshape(kept.shape)[kept].reshape(-1, 1) for listed in (src.pattern.listed(), places))
+        elements = elements.reshape(shape).transpose(np.argsort(turn))
+    chosen_, elements = (listed.reshape(kept.shape)[kept].reshape(-1, 1) for listed in (src.pattern.listed(), elements))
     source = Tensor(
         src.buffer, src.dtype, home=src.home, pattern=AccessPattern(chosen_.shape, (0, 0), elements=chosen_)
     )
-    target = Tensor(dst.buffer, dst.dtype, home=dst.home, pattern=AccessPattern(places.shape, (0, 0), elements=places))
+    target = Tensor(
+        dst.buffer, dst.dtype, home=dst.home, pattern=AccessPattern(elements.shape, (0, 0), elements=elements)
+    )
     transfer(target, source, op=op)
 
 
-def move(read: Place, write: Place, slower: float) -> None:
+def move(read: PatternView, write: PatternView, slower: float) -> None:
     """The time and the bytes of a transfer between any two of HBM and SBUF."""
     core = session().core
     memories = (read.store.buffer.on_chip, write.store.buffer.on_chip)

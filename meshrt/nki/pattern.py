@@ -32,7 +32,7 @@ class Reach:
 class AccessPattern:
     """Elements of a store, which is flat here: sizes, strides and offset count elements.
 
-    `elements`, if given, are the flat places themselves, an array of `sizes`, -1 for those beyond the tensor.
+    `elements`, if given, are their flat numbers themselves, an array of `sizes`, -1 for those beyond the tensor.
     """
 
     sizes: tuple[int, ...]
@@ -84,23 +84,23 @@ class AccessPattern:
         return self.cut(extents)
 
     def listed(self) -> np.ndarray:
-        """The flat places, -1 for those beyond the tensor."""
+        """The elements' flat numbers, -1 for those beyond the tensor."""
         if self.elements is not None:
             return self.elements
-        places = np.full(self.sizes, self.offset, np.int64)
+        elements = np.full(self.sizes, self.offset, np.int64)
         inside = np.ones(self.sizes, np.bool_)
         grids = np.ogrid[tuple(slice(size) for size in self.sizes)]
         for grid, stride in zip(grids, self.strides, strict=True):
-            places = places + grid * stride
+            elements = elements + grid * stride
         for reach in self.reaches:
             at: Any = reach.start
             for grid, step in zip(grids, reach.steps, strict=True):
                 at = at + grid * step
             inside = inside & (at >= 0) & (at < reach.limit)
-        return np.where(inside, places, -1)
+        return np.where(inside, elements, -1)
 
     def view(self, flat: np.ndarray) -> np.ndarray:
-        """Those elements of an array of the store's size: a view, or a copy where places are listed."""
+        """Those elements of an array of the store's size: a view, or a copy where they are listed."""
         if self.elements is not None:
             listed: np.ndarray = flat.reshape(-1)[self.elements]
             return listed

@@ -41,10 +41,10 @@ def _over_partitions(row: Tensor, rows: int) -> Tensor:
     tile = Tensor(core.sbuf, row.dtype, home=home, pattern=AccessPattern.whole(shape))
     passes = core.device.float32_passes if row.dtype == float32 else 1
     free = row.size
-    source = row.place()
+    source = row.in_store()
     source.check_written("broadcast_to")
     core.settle()
-    core.issue(core.tensor, "broadcast", passes * max(core.device.least_cycles, free), [source], tile.place())
+    core.issue(core.tensor, "broadcast", passes * max(core.device.least_cycles, free), [source], tile.in_store())
     emit("broadcast", core.vector, lambda _: free, [row], shape, row.dtype, lambda data: data.repeat(rows, 0), dst=tile,
          over=shape)  # fmt: skip
     return tile

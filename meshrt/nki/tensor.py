@@ -15,7 +15,7 @@ from meshrt.nki.dtypes import tile_dtype
 from meshrt.nki.home import Home
 from meshrt.nki.index import indexed
 from meshrt.nki.pattern import AccessPattern, padded, reshaped, retyped, squeezed
-from meshrt.nki.place import Place
+from meshrt.nki.patternview import PatternView
 from meshrt.nki.session import blame, session
 
 
@@ -60,7 +60,7 @@ class Tensor:
     @property
     def data(self) -> np.ndarray:
         """The numbers, in the tensor's own dtype."""
-        return to_raw(self.place().data, self.dtype)
+        return to_raw(self.in_store().data, self.dtype)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -154,12 +154,12 @@ class Tensor:
         """The numbers as indices."""
         if not self.buffer.payload:
             raise UsageError("indices that are computed need numbers: run the kernel on arrays, not on shapes")
-        place = self.place()
-        place.check_written("an index")
-        values = np.rint(place.data).astype(np.int64)
+        view = self.in_store()
+        view.check_written("an index")
+        values = np.rint(view.data).astype(np.int64)
         return int(values.reshape(())) if values.size == 1 else values
 
-    # ---- its place
+    # ---- where it lies
 
     def settle(self) -> Tensor:
         """Itself, with a place: that of its own if it was not assigned to any."""
@@ -186,7 +186,7 @@ class Tensor:
         self.shape = target.shape
         self.version = target.home.store.writes
 
-    def place(self, extents: tuple[int, ...] | None = None) -> Place:
+    def in_store(self, extents: tuple[int, ...] | None = None) -> PatternView:
         """What instructions are given; of it the first elements along each axis. UsageError, LimitError."""
         self.settle()
         assert self.home is not None and self.pattern is not None
@@ -202,7 +202,7 @@ class Tensor:
             )
         if not self.buffer.on_chip:
             home.store.core = session().core  # the cores of a launch share HBM
-        return Place(home.store, self.pattern if extents is None else self.pattern.cut(extents), self.dtype)
+        return PatternView(home.store, self.pattern if extents is None else self.pattern.cut(extents), self.dtype)
 
     # ---- arithmetic
 

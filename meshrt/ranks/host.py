@@ -80,17 +80,17 @@ def prepare_environment(environ: MutableMapping[str, str] | None = None) -> None
 
 def launched_rank(environ: Mapping[str, str] | None = None) -> int:
     """This process's rank as its launcher tells it, 0 without a launcher. Needs no MPI."""
-    return (_place(os.environ if environ is None else environ) or (0, 1))[0]
+    return (_rank_and_size(os.environ if environ is None else environ) or (0, 1))[0]
 
 
 def launched_size(environ: Mapping[str, str] | None = None) -> int:
     """The number of ranks as the launcher tells it, 1 without a launcher. Needs no MPI."""
-    return (_place(os.environ if environ is None else environ) or (0, 1))[1]
+    return (_rank_and_size(os.environ if environ is None else environ) or (0, 1))[1]
 
 
 def launched(environ: Mapping[str, str] | None = None) -> bool:
     """Whether a launcher started this process as a rank, if only as one. Needs no MPI."""
-    return _place(os.environ if environ is None else environ) is not None
+    return _rank_and_size(os.environ if environ is None else environ) is not None
 
 
 def end_with_parent(number: int) -> None:
@@ -99,7 +99,7 @@ def end_with_parent(number: int) -> None:
         ctypes.CDLL(None).prctl(_PARENT_DEATH, number)
 
 
-def _place(env: Mapping[str, str]) -> tuple[int, int] | None:
+def _rank_and_size(env: Mapping[str, str]) -> tuple[int, int] | None:
     """(rank, size) as the launcher tells them."""
     for rank, size in _RANK_AND_SIZE:
         if env.get(rank, "").isdigit() and env.get(size, "").isdigit():

@@ -164,8 +164,8 @@ def _parse(path: Path, read: _Cursor, size: int) -> Gguf:
         if offset % alignment or offset + nbytes > size - start:
             raise ValueError(f"tensor {name}: its {nbytes} bytes from {offset} on are not in the file, or not aligned")
         tensors[name] = GgufTensor(kind, shape, start + offset, nbytes)
-    placed = sorted((tensor.offset, tensor.nbytes, name) for name, tensor in tensors.items() if tensor.nbytes)
-    for (begin, nbytes, name), (other, _, beside) in pairwise(placed):
+    ordered = sorted((tensor.offset, tensor.nbytes, name) for name, tensor in tensors.items() if tensor.nbytes)
+    for (begin, nbytes, name), (other, _, beside) in pairwise(ordered):
         if other < begin + nbytes:
             raise ValueError(f"tensors {name} and {beside} overlap")
     return Gguf(path, values, tensors)

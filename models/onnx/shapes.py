@@ -124,13 +124,13 @@ def _slice(s: Symbols, node: ir.Node) -> list[SymbolicShape | None]:
     of = range(len(starts)) if axes is None else [int(axis.value or 0) % len(shape) for axis in axes]
     for at, axis in enumerate(of):
         step = 1 if steps is None else steps[at].value
-        begin, end = _place(starts[at], shape[axis]), _place(ends[at], shape[axis])
+        begin, end = _bound(starts[at], shape[axis]), _bound(ends[at], shape[axis])
         length = None if step != 1 or begin is None or end is None else end - begin
         shape[axis] = length if length is not None else s.name()
     return [tuple(shape)]
 
 
-def _place(at: SymbolicSize, size: SymbolicSize) -> SymbolicSize | None:
+def _bound(at: SymbolicSize, size: SymbolicSize) -> SymbolicSize | None:
     """Where a slice begins or ends: negative numbers count from the end, and large ones are the end."""
     if at.value is None:
         return at

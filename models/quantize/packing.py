@@ -26,7 +26,7 @@ def pack(codes: NDArray[Any], bits: int) -> Bytes:
         return codes
     if bits != 3:
         eights = codes.reshape(-1, 8).astype("<u8")
-        words: NDArray[np.uint64] = np.bitwise_or.reduce(eights << _places(bits), axis=1)
+        words: NDArray[np.uint64] = np.bitwise_or.reduce(eights << _shifts(bits), axis=1)
         return words.view(np.uint8).reshape(-1, 8)[:, :bits].reshape(shape)
     fours = codes.reshape(-1, 4, 2, 4).astype("<u2")  # quarter (the last is what is left over), half, value
     twelve = np.bitwise_or.reduce(fours << _FOUR, axis=3)  # [n, 4, 2]
@@ -52,7 +52,7 @@ def unpack(packed: Bytes, bits: int) -> Bytes:
 def _eights(packed: Bytes, bits: int) -> Bytes:
     words = np.zeros((len(packed), 8), np.uint8)
     words[:, :bits] = packed
-    codes: Bytes = (words.view("<u8") >> _places(bits)).astype(np.uint8) & np.uint8(2**bits - 1)
+    codes: Bytes = (words.view("<u8") >> _shifts(bits)).astype(np.uint8) & np.uint8(2**bits - 1)
     return codes
 
 
@@ -65,5 +65,5 @@ def _threes(packed: Bytes) -> Bytes:
     return ((twelve[..., None] >> _FOUR) & 7).astype(np.uint8).reshape(len(packed), 32)
 
 
-def _places(bits: int) -> NDArray[np.uint64]:
+def _shifts(bits: int) -> NDArray[np.uint64]:
     return np.arange(0, 8 * bits, bits).astype("<u8")

@@ -162,7 +162,7 @@ def numbers(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int]
 def moving(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int], target: int, whole: Array) -> Array:
     """What moves numbers: each core makes some neighbouring registers of the result."""
     moves = moves_of(node, given, whole)
-    steps, moving = len(moves.places), given[: len(moves.begins) - 1]
+    steps, moving = len(moves.numbers), given[: len(moves.begins) - 1]
 
     def work(team: Team) -> Array | None:
         for core, units in team:

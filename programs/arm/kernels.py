@@ -142,7 +142,7 @@ def _after(
             lines += [ld1((total,), "total")] if not form.signed else []
         for j in range(quarters):
             lines += _row_of(unit, sums, row, j, rows, spare, form.bits == 8)
-            name = _place(unit, sums, row, j)
+            name = _register_of(unit, sums, row, j)
             lines += [of("scvtf", name, name), of("fmul", name, name, scale[j])]
             if not form.signed:
                 lines += [of("fmul", spare, offset[j], total, at=row % 4), of("fadd", name, name, spare)]
@@ -164,7 +164,7 @@ def _halves(wide: list[str], stream: str) -> list[Instruction]:
     return lines
 
 
-def _place(unit: Unit, sums: list[list[str]], row: int, j: int) -> str:
+def _register_of(unit: Unit, sums: list[list[str]], row: int, j: int) -> str:
     """Where four sums of a row are, once they are in one register."""
     return sums[row // 2][2 * j + row % 2] if unit.name == "smmla" else sums[row][j]
 

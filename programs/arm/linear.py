@@ -159,10 +159,10 @@ def touch(
     panel_bytes = weights.nbytes // panels_of(weights.columns, how)
     inputs = [tile_pieces(x.buffer, at, rows, x.inner) for at, rows in enumerate(tiles)]
     columns = {panel: pieces(weights.buffer, panel, panel_bytes) for panel in panels}
-    places = [(tile, panel) for panel in panels for tile in range(len(tiles))]
+    order = [(tile, panel) for panel in panels for tile in range(len(tiles))]
     if how.order == "rows":
-        places = [(tile, panel) for tile in range(len(tiles)) for panel in panels]
-    for tile, panel in places:
+        order = [(tile, panel) for tile in range(len(tiles)) for panel in panels]
+    for tile, panel in order:
         core.caches.read(columns[panel])
         core.caches.read(inputs[tile])
         begin = weights.at + panel * how.columns

@@ -54,8 +54,8 @@ def mixed(
     assert model.loads is not None
     model.loads[mixture.layer] += np.bincount(chosen.ravel(), minlength=len(mixture.experts))
     for number in np.unique(chosen).tolist():
-        own, places = np.nonzero(chosen == number)
-        share = None if shares is None else shares[own, places]
+        own, choices = np.nonzero(chosen == number)
+        share = None if shares is None else shares[own, choices]
         total = weighed(soc, model, mixture.experts[number], x, total, share, own.tolist(), tokens, room, high)
     if mixture.shared is not None:
         ones = None if x is None else np.ones(tokens, F32)

@@ -1,7 +1,7 @@
 """What moves numbers, by instructions: neighbours that stay neighbours as registers, others one by one.
 
-Where a number comes from is worked out by the operator itself, of places in place of numbers; on a core that is the
-work of addresses, which is not timed.
+Where a number comes from is worked out by the operator itself, which is given 0, 1, 2 .. in their place; on a core that
+is the work of addresses, which is not timed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,21 +27,21 @@ WHOLE = MicroKernel("move", (), (ld1(("a",), "x"), st1(("a",), "y")), ())
 class LaneMoves:
     """Of a result in registers [.., lanes]: which number of the operands, one after the other, each of it is."""
 
-    places: Array
+    numbers: Array
     begins: tuple[int, ...]  # of each operand
     itemsize: int
 
     @property
     def together(self) -> Array:
         """Of which registers the numbers are neighbours where they come from."""
-        neighbours: Array = (np.diff(self.places, axis=1) == 1).all(axis=1)
+        neighbours: Array = (np.diff(self.numbers, axis=1) == 1).all(axis=1)
         return neighbours
 
     def read(self, units: Sequence[int], operand: int, buffer: int) -> CachePieces:
         """Of an operand, the lines of memory that these registers are in, by pieces."""
-        places = self.places[units[0] : units[-1] + 1].reshape(-1)
+        numbers = self.numbers[units[0] : units[-1] + 1].reshape(-1)
         low, high = self.begins[operand : operand + 2]
-        lines = np.unique((places[(places >= low) & (places < high)] - low) * self.itemsize // LINE)
+        lines = np.unique((numbers[(numbers >= low) & (numbers < high)] - low) * self.itemsize // LINE)
         pieces, counts = np.unique(lines * LINE // PIECE * PIECE, return_counts=True)
         return [((buffer, 0, int(at)), LINE * int(count)) for at, count in zip(pieces, counts, strict=True)]
 
@@ -53,10 +53,10 @@ def moves_of(node: Node, given: Sequence[Array], whole: Array) -> LaneMoves:
     where = [
         np.arange(low, low + operand.size).reshape(operand.shape) for low, operand in zip(begins, moved, strict=False)
     ]
-    places = compute(node, [*where, *given[len(moved) :]]).reshape(-1)
+    numbers = compute(node, [*where, *given[len(moved) :]]).reshape(-1)
     lanes = 16 // whole.itemsize
-    filled = np.arange(-len(places) % lanes) + places[-1] + 1  # a register ends behind the last number
-    return LaneMoves(np.concatenate((places, filled)).reshape(-1, lanes), begins, whole.itemsize)
+    filled = np.arange(-len(numbers) % lanes) + numbers[-1] + 1  # a register ends behind the last number
+    return LaneMoves(np.concatenate((numbers, filled)).reshape(-1, lanes), begins, whole.itemsize)
 
 
 @lru_cache
@@ -75,7 +75,7 @@ def moved(team: Team, moves: LaneMoves, given: Iterable[Array] | None) -> Array 
     numbers = None
     if given is not None:
         flat = np.concatenate([operand.reshape(-1) for operand in given])
-        numbers = flat[np.minimum(moves.places[units], len(flat) - 1)]
+        numbers = flat[np.minimum(moves.numbers[units], len(flat) - 1)]
     out = None if numbers is None else np.empty((len(units), 16), np.uint8)
     for kernel, chosen in ((WHOLE, together), (scattered(moves.itemsize), ~together)):
         part, begin = [], 0

@@ -81,17 +81,17 @@ class Unpacking:
         block, j = divmod(chunk, BLOCK)
         lines: list[Instruction] = []
         for number, (width, at) in enumerate(self.planes):
-            place = self.spare if number else to
+            register = self.spare if number else to
             if width == 4:
                 source, right, top = self.packed[4][2 * block + j // 2], 4 * (1 - j % 2), j % 2 == 0
             else:
                 source, right, top = self.packed[width][block], width * j - at, width == 2 and j == 3 and at == 0
             if right:
-                lines.append(of("ushr" if right > 0 else "shl", place, source, at=abs(right)))
+                lines.append(of("ushr" if right > 0 else "shl", register, source, at=abs(right)))
             if not top:
-                lines.append(of("and", place, place if right else source, self.masks[width]))
+                lines.append(of("and", register, register if right else source, self.masks[width]))
             if number:
-                lines.append(of("orr", to, to, place))
+                lines.append(of("orr", to, to, register))
         return lines
 
     @property

@@ -89,7 +89,7 @@ def own_experts(
     limit, by_expert = mixing.limit(tokens), _by_expert(chosen, len(shard.whole.experts))
     kept, slots, end, dropped = [], [], 0, 0
     for expert in shard.experts:
-        rows, places = by_expert[expert]
+        rows, choices = by_expert[expert]
         if counts:
             mixing.loads.tokens[shard.number, expert] += len(rows)
             mixing.loads.hit[shard.number] += bool(len(rows))
@@ -97,7 +97,7 @@ def own_experts(
             dropped += max(0, len(rows) - limit)
         count = len(rows) if limit is None else limit
         if count:
-            kept.append((expert, rows[:count], places[:count]))
+            kept.append((expert, rows[:count], choices[:count]))
             slots.append(slice(end, end + count))
             end += count
     used = sum(len(rows) for _, rows, _ in kept)
@@ -118,7 +118,7 @@ def own_experts(
     inner = activated(gpu, wide, feeds[0].columns)
     out = gpu.new(end, x.shape[1])
     grouped(gpu, [inner[slot] for slot in slots], [feed.down for feed in feeds], [out[slot] for slot in slots])
-    parts = [(slot.start, rows, places) for slot, (_, rows, places) in zip(slots, kept, strict=True)]
+    parts = [(slot.start, rows, choices) for slot, (_, rows, choices) in zip(slots, kept, strict=True)]
     cost = gpu.cost(2 * used * x.shape[1], item * (used + len(x)) * x.shape[1] + 4 * used)
     return gpu.launch(_combine, y, out, shares, parts, cost=cost)
 
@@ -181,8 +181,8 @@ def _combine(
     y: np.ndarray, out: np.ndarray, shares: np.ndarray, parts: Sequence[tuple[int, np.ndarray, np.ndarray]]
 ) -> None:
     y.fill(0)
-    for begin, rows, places in parts:
-        y[rows] += shares[rows, places, None] * out[begin : begin + len(rows)]
+    for begin, rows, choices in parts:
+        y[rows] += shares[rows, choices, None] * out[begin : begin + len(rows)]
 
 
 def _add_gated(y: np.ndarray, more: np.ndarray, gate: np.ndarray) -> None:

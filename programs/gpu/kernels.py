@@ -2,7 +2,7 @@
 
 What they need between is given as scratch, and views are made by the caller, so that a recorded kernel allocates
 nothing. That is also why what is broadcast is first copied to its full size: NumPy's arithmetic takes a buffer of its
-own for a broadcast operand, and copying takes none. T tokens, B sequences, S places in the cache that a sequence may
+own for a broadcast operand, and copying takes none. T tokens, B sequences, S slots of the cache that a sequence may
 see, G key heads, g query heads that share one, D head size.
 """
 
@@ -126,10 +126,10 @@ def store(pool: Array, slots: Array, rows: Array) -> None:
     pool[slots] = rows
 
 
-def store_rows(target: Array, places: Array, source: Array, rows: Array, scratch: Array) -> None:
-    """Some rows of the source to their places. Scratch: as many rows."""
+def store_rows(target: Array, slots: Array, source: Array, rows: Array, scratch: Array) -> None:
+    """Some rows of the source to their slots. Scratch: as many rows."""
     source.take(rows, 0, scratch, "clip")
-    target[places] = scratch
+    target[slots] = scratch
 
 
 def leave(kept: Array, pool: Array, slots: Array) -> None:
@@ -148,9 +148,9 @@ def attend_cached(
     cap: float | None, k: Array, v: Array, kt: Array, vt: Array, no_value: Array, no_score: Array,
     scores: Array, total: Array, wide: Array,
 ) -> None:  # fmt: skip
-    """Attention of one new token a sequence over a paged cache, keys and values [places, G D].
+    """Attention of one new token a sequence over a paged cache, keys and values [slots, G D].
 
-    out, q [B, G, g, D]; slots int [B, S] is the block table, place by place. What a sequence does not see is marked in
+    out, q [B, G, g, D]; slots int [B, S] is the block table, slot by slot. What a sequence does not see is marked in
     no_value [B, S, 1] and no_score [B, 1, 1, S]. Scratch: k, v [B, S, G D], and their views kt [B, G, D, S] and vt
     [B, G, S, D]; scores and wide [B, G, g, S]; total [B, G, g, 1].
     """
@@ -191,16 +191,16 @@ def attend_causal(
 
 
 def attend_parts(
-    out: Array, q: Array, keys: Array, values: Array, heads: tuple[int, int, int], places: Sequence[Array],
+    out: Array, q: Array, keys: Array, values: Array, heads: tuple[int, int, int], slots: Sequence[Array],
     spans: Sequence[tuple[int, int]], scale: float, cap: float | None, window: int | None,
 ) -> None:  # fmt: skip
     """Causal attention of the tokens from `begin` to `end` of each sequence (its span) over a paged cache.
 
-    out, q [T, G g D]; keys, values [places, G D]; of each sequence the places of its first `end` tokens.
+    out, q [T, G g D]; keys, values [slots, G D]; of each sequence the slots of its first `end` tokens.
     """
     kv, group, dim = heads
     row = 0
-    for where, (begin, end) in zip(places, spans, strict=True):
+    for where, (begin, end) in zip(slots, spans, strict=True):
         n = end - begin
         queries = q[row : row + n].reshape(n, kv, group, dim).transpose(1, 2, 0, 3)
         k, v = (pool[where].reshape(end, kv, 1, dim) for pool in (keys, values))

@@ -35,7 +35,7 @@ class NewTokens:
     """One new token of each of some sequences, `rows` at most, which see `blocks` blocks each, in all `total_blocks`.
 
     `load` says which; it may be called again and again, as it is for a plan. Rows that are left over stand for no
-    sequence: they see the first place of the cache, and write to block 0.
+    sequence: they see the first slot of the cache, and write to block 0.
     """
 
     last: np.ndarray | None = None
@@ -53,7 +53,7 @@ class NewTokens:
         windows = {layer.window for layer in model.family.layers}
         self.unseen = {window: np.ones((rows, self.span), bool) for window in windows}
         self.squeezed = Squeezed(gpus, model, cache, total_blocks) if cache.low_rank else None
-        self.places = np.zeros(rows, np.int64)  # of the new tokens in its buffer, and the row that comes there
+        self.new_slots = np.zeros(rows, np.int64)  # of the new tokens in its buffer, and the row that comes there
         self.rows = np.zeros(rows, np.int64)
         self.rebuilt: list[TokenRun] = []  # keys and values of the layer that is under way, but for the new tokens'
         self.loaded = 0
@@ -78,8 +78,8 @@ class NewTokens:
         self.seen = {window: sum(min(length, window or length) for length in lengths) for window in self.seen}
         if self.squeezed is not None:
             self.squeezed.load(tables)
-            self._enter(sequences, self.squeezed.places)
-            self._find_places(lengths, self.squeezed.places)
+            self._enter(sequences, self.squeezed.remapped)
+            self._find_slots(lengths, self.squeezed.remapped)
         else:
             self._enter(sequences, tables)
         for (at, heads, window), scratch in self.scratch.items():
@@ -108,12 +108,12 @@ class NewTokens:
                 unseen[row, max(0, new + 1 - (window or new + 1)) : new + 1] = False
             self.table[row, : len(table) * self.size] = (np.asarray(table)[:, None] * self.size + within).reshape(-1)
 
-    def _find_places(self, lengths: Sequence[int], tables: Sequence[Sequence[int]]) -> None:
+    def _find_slots(self, lengths: Sequence[int], tables: Sequence[Sequence[int]]) -> None:
         """Rows of no sequence bring once more what the first brings."""
         count, size = len(lengths), self.size
         self.rows[:count], self.rows[count:] = range(count), 0
         news = [table[(n - 1) // size] * size + (n - 1) % size for n, table in zip(lengths, tables, strict=True)]
-        self.places[:count], self.places[count:] = news, news[0]
+        self.new_slots[:count], self.new_slots[count:] = news, news[0]
 
     # ---- in a step
 
@@ -156,7 +156,7 @@ class NewTokens:
         rotated(gpu, new[0], heads.dim, turn)
         for target, rows in zip(rebuilt, new, strict=True):
             cost = gpu.cost(0, 2 * gpu.size(rows))
-            gpu.launch(kernels.store_rows, target, self.places, rows, self.rows, gpu.shaped(rows.shape), cost=cost)
+            gpu.launch(kernels.store_rows, target, self.new_slots, rows, self.rows, gpu.shaped(rows.shape), cost=cost)
         return rebuilt
 
     def _attend(self, gpu: Gpu, at: int, layer: int, q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:

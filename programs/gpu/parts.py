@@ -40,9 +40,9 @@ class PromptParts:
         if cache.low_rank:
             self.squeezed = Squeezed(gpus, model, cache, min(sum(map(len, tables)), pages.blocks))
             self.squeezed.load(tables)
-            tables = [[*places] for places in self.squeezed.places]
+            tables = [[*blocks] for blocks in self.squeezed.remapped]
         within = np.arange(pages.size)
-        self.places = [  # of all that a sequence has in the cache, or in the buffer
+        self.seen_slots = [  # of all that a sequence has in the cache, or in the buffer
             (np.asarray(table)[:, None] * pages.size + within).reshape(-1)[:end]
             for table, (_, end) in zip(tables, self.spans, strict=True)
         ]
@@ -90,7 +90,7 @@ class PromptParts:
             shape = (len(heads.kv), heads.group, heads.dim)
             ys.append(
                 gpu.launch(
-                    kernels.attend_parts, gpu.new(*q.shape), q, keys, values, shape, self.places, self.spans,
+                    kernels.attend_parts, gpu.new(*q.shape), q, keys, values, shape, self.seen_slots, self.spans,
                     family.scale, family.score_cap, window, cost=cost,
                 )
             )  # fmt: skip

@@ -221,7 +221,7 @@ def _flow(gpus: Gpus, stages: Sequence[Stage], pieces: PromptPieces, backs: Back
             if stage.gpus.mine:
                 xs = through(stage.gpus, stage.model, batch, xs)
         last = stages[-1]
-        ended = [place for place, (request, tokens) in enumerate(pieces) if len(tokens.tokens) == len(request)]
+        ended = [number for number, (request, tokens) in enumerate(pieces) if len(tokens.tokens) == len(request)]
         if not ended:
             return next_tokens
         ids: list[np.ndarray] = []

@@ -146,10 +146,10 @@ def _slots(schedule: Scheduler, wanted: list[tuple[Request, int]]) -> list[tuple
         last = _last(schedule.running)
         assert last is not None  # a request has room alone
         _preempt(schedule, last)
-        gone = [place for place, (other, _) in enumerate(wanted) if other is last]
-        for place in gone:
-            del wanted[place]
-            at -= place < at
+        gone = [number for number, (other, _) in enumerate(wanted) if other is last]
+        for number in gone:
+            del wanted[number]
+            at -= number < at
     return wanted
 
 

@@ -28,7 +28,7 @@ class Squeezed:
         self.runs: list[tuple[int, int, int]] = []
         self.tables: list[list[int]] = []  # of the loaded sequences, and how many blocks they have together
         self.blocks = 0
-        self.places: list[Sequence[int]] = []  # where a sequence's blocks are in the buffer: the remapping list
+        self.remapped: list[Sequence[int]] = []  # where a sequence's blocks are in the buffer: the remapping list
         self.copies: list[tuple[int, int, list[TokenRun], Cost]] = []  # of a plan: GPU, layer, what to copy
         self.turn: list[list[Rotary]] = []
 
@@ -42,15 +42,15 @@ class Squeezed:
         blocks = [block for table in tables for block in table]
         if self.cache.pages.keeps:
             blocks = [*dict.fromkeys(blocks)]
-            place = {block: at for at, block in enumerate(blocks)}
-            self.places = [[place[block] for block in table] for table in tables]
+            in_buffer = {block: at for at, block in enumerate(blocks)}
+            self.remapped = [[in_buffer[block] for block in table] for table in tables]
         else:
             ends = np.cumsum([len(table) for table in tables]).tolist()
-            self.places = [range(end - len(table), end) for end, table in zip(ends, tables, strict=True)]
+            self.remapped = [range(end - len(table), end) for end, table in zip(ends, tables, strict=True)]
         self.tables, self.blocks, self.runs = tables, len(blocks), runs(blocks)
         by_block, within = self.positions.reshape(-1, self.size), np.arange(self.size)
-        for places in self.places:
-            by_block[np.asarray(places)] = self.size * np.arange(len(places))[:, None] + within
+        for blocks_at in self.remapped:
+            by_block[np.asarray(blocks_at)] = self.size * np.arange(len(blocks_at))[:, None] + within
         for at, layer, views, cost in self.copies:
             views[:] = self._views(at, layer)
             if self.cache.kv == "lowrank":

@@ -132,7 +132,7 @@ def fill(tiles: np.ndarray, source: MatrixSource) -> None:
         arrays["u"] = u.reshape(-1, form.nt, kind.rank).swapaxes(1, 2)[:, None]
         arrays["v"] = v.reshape(kind.rank, -1, form.kt).transpose(1, 2, 0)[None]
     for name, numbers in arrays.items():
-        begin, end = form.places[name]
+        begin, end = form.spans[name]
         whole = np.broadcast_to(numbers, (*lead, *form.arrays()[name])).astype("<f2")
         tiles[..., begin:end] = np.ascontiguousarray(whole).view(np.uint8).reshape(*tiles.shape[:-1], end - begin)
     put_codes(tiles, form, codes)
@@ -145,7 +145,7 @@ def put_codes(tiles: np.ndarray, form: TileForm, codes: dict[Letter, np.ndarray]
     """Slices of these codes, [across, down, *whole], into tiles of bytes. Codes may be the same along either."""
     for letter, row, column, shape, _ in form.slices():
         if letter in codes:
-            begin, end = form.places[f"{letter} {row} {column}"]
+            begin, end = form.spans[f"{letter} {row} {column}"]
             part = codes[letter][..., row : row + shape[0], column : column + shape[1]]
             flat = part.reshape(*part.shape[:2], -1)
             flat = np.pad(flat, ((0, 0), (0, 0), (0, -prod(shape) % UNIT)))
@@ -161,18 +161,18 @@ def own_codes(source: MatrixSource, outs: np.ndarray) -> np.ndarray:
     """The matrix's codes of chunks of its outputs, [chunks, down, Kt, Nt]; 0 where there are none."""
     bits, ins = source.form.form.bits, source.down.table
     out, into = outs[outs >= 0], ins[ins >= 0]
-    placed = np.zeros((outs.size, ins.size), np.uint8)
+    padded = np.zeros((outs.size, ins.size), np.uint8)
     if out.size and into.size:
         low, high = int(into.min()) // UNIT, int(into.max()) // UNIT + 1
         nbytes = UNIT * bits // 8
         codes = unpack(source.read("codes", out, slice(low * nbytes, high * nbytes)), bits)
         at = into - low * UNIT
         codes = codes[:, at[0] : at[-1] + 1] if (np.diff(at) == 1).all() else codes[:, at]
-        if codes.shape == placed.shape:
-            placed = codes
+        if codes.shape == padded.shape:
+            padded = codes
         else:
-            placed[np.ix_(np.flatnonzero(outs >= 0), np.flatnonzero(ins >= 0))] = codes
-    return placed.reshape(*outs.shape, *ins.shape).transpose(0, 2, 3, 1)
+            padded[np.ix_(np.flatnonzero(outs >= 0), np.flatnonzero(ins >= 0))] = codes
+    return padded.reshape(*outs.shape, *ins.shape).transpose(0, 2, 3, 1)
 
 
 def of_groups(source: MatrixSource, name: str) -> np.ndarray:

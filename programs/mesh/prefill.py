@@ -144,8 +144,8 @@ def embed(config: Config, region: Region, chunks: Chunks, ids: np.ndarray, posit
         x *= np.float32(family.embedding_scale)
         region.block.elementwise(x)
     if weights.positions is not None:
-        places = np.arange(len(ids)) + family.position_offset
-        x += looked_up(region, chunks, places, weights.positions, positions)
+        numbers = np.arange(len(ids)) + family.position_offset
+        x += looked_up(region, chunks, numbers, weights.positions, positions)
         region.block.elementwise(x)
     return x
 

@@ -69,9 +69,9 @@ def elements(letter: Letter, table: np.ndarray, rank: int, inputs: int) -> np.nd
     if letter == "w":
         return table
     ranks = np.arange(rank)
-    places = table[:, None, :] * rank + ranks[:, None] if letter == "u" else table[:, :, None] + ranks * inputs
+    elements = table[:, None, :] * rank + ranks[:, None] if letter == "u" else table[:, :, None] + ranks * inputs
     padded = table[:, None, :] < 0 if letter == "u" else table[:, :, None] < 0
-    return np.where(padded, -1, places).reshape(len(table), -1)
+    return np.where(padded, -1, elements).reshape(len(table), -1)
 
 
 @lru_cache(maxsize=64)
@@ -125,15 +125,15 @@ class TileForm:
             yield from cut("v", (self.kt, rank), (SLICE, SLICE), bits)
 
     @cached_property
-    def places(self) -> dict[str, tuple[int, int]]:
+    def spans(self) -> dict[str, tuple[int, int]]:
         """Where each array and, by `w 0 0`, each slice of codes begins and ends in a tile's bytes."""
-        places, at = {}, self.begin
+        spans, at = {}, self.begin
         sizes = {name: 2 * prod(shape) for name, shape in self.arrays().items()}
         sizes |= {f"{letter} {row} {column}": size for letter, row, column, _, size in self.slices()}
         for name, size in sizes.items():
-            places[name] = (at, at + size)
+            spans[name] = (at, at + size)
             at += size
-        return places
+        return spans
 
     @property
     def nbytes(self) -> int:

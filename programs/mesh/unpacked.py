@@ -66,7 +66,7 @@ def factor(
     rank = form.form.rank
     groups, whole, axis = (form.u, (rank, form.nt), 1) if letter == "u" else (form.v, (form.kt, rank), 0)
     if groups is None:
-        begin, end = form.places[letter]
+        begin, end = form.spans[letter]
         halves = np.ascontiguousarray(data[..., begin:end]).view("<f2").reshape(*data.shape[:-1], *whole)
         return halves[..., start[0] : start[0] + shape[0], start[1] : start[1] + shape[1]].astype(np.float16)
     bits = form.form.compensator_bits
@@ -102,17 +102,17 @@ def _compiled(
     """
     letter, row, column = which
     kind, (axis, number, first, step) = form.form, groups
-    scale = form.places["scale" if letter == "w" else letter + "_scale"][0]
-    shift = 0 if kind.shift is None else form.places[kind.shift][0]
+    scale = form.spans["scale" if letter == "w" else letter + "_scale"][0]
+    shift = 0 if kind.shift is None else form.spans[kind.shift][0]
     bits = kind.bits if letter == "w" else kind.compensator_bits
-    codes = form.places[f"{letter} {row} {column}"][0]
+    codes = form.spans[f"{letter} {row} {column}"][0]
     wanted = (way, rounding, bits, codes, scale, shift, skipped, axis, number.shape[1], first, step, scales)
     core.rebuild(data, number, out, np.array(wanted, np.int64).tobytes())
 
 
 def array(data: np.ndarray, form: TileForm, name: str) -> np.ndarray:
     """One of the float16 arrays of each tile, as float32."""
-    begin, end = form.places[name]
+    begin, end = form.spans[name]
     part = np.ascontiguousarray(data[..., begin:end]).view("<f2").astype(np.float32)
     return part.reshape(*data.shape[:-1], *form.arrays()[name])
 
@@ -122,7 +122,7 @@ def codes_of(
     skipped: int = 0,
 ) -> np.ndarray:  # fmt: skip
     """A slice of codes, uint8 [.., *shape], or what is behind the first of it."""
-    begin, size = form.places[f"{letter} {start[0]} {start[1]}"][0], shape[0] * shape[1]
+    begin, size = form.spans[f"{letter} {start[0]} {start[1]}"][0], shape[0] * shape[1]
     low, high = skipped // UNIT, -(-(skipped + size) // UNIT)
     unit = UNIT * bits // 8
     codes = unpack(data[..., begin + low * unit : begin + high * unit], bits)

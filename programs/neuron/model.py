@@ -110,8 +110,8 @@ def embed(family: Family, share: Share, ids: Sequence[int], position: int) -> Ti
         if family.embedding_scale != 1:
             row = nisa.tensor_scalar(row, nl.multiply, family.embedding_scale)
         if learned is not None:
-            place = position + at + family.position_offset
-            row = nisa.tensor_tensor(as_tile(row), as_tile(nl.load(learned[place : place + 1])), nl.add)
+            row_number = position + at + family.position_offset
+            row = nisa.tensor_tensor(as_tile(row), as_tile(nl.load(learned[row_number : row_number + 1])), nl.add)
         nl.store(out[at : at + 1], row)
     return out
 

@@ -100,8 +100,8 @@ def _keep(tally: FuzzTally, scratch: Path, out: Path, code: int) -> None:
     tally.found[case["kind"]] += 1
     text = (scratch / "trace.txt").read_text() or f"the process ended with code {code}\n"
     text += (scratch / "stderr.txt").read_text(errors="replace")
-    place = where(text)
-    if place in tally.kept:
+    location = where(text)
+    if location in tally.kept:
         return
     folder = out / f"{case['kind']}-{case['seed']}-{case['number']}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -110,7 +110,7 @@ def _keep(tally: FuzzTally, scratch: Path, out: Path, code: int) -> None:
     for name in ("case.json", "trace.txt"):
         shutil.copyfile(scratch / name, folder / name)
     (folder / "trace.txt").write_text(text)
-    tally.kept[place] = folder
+    tally.kept[location] = folder
 
 
 def where(trace: str) -> str:
@@ -145,5 +145,5 @@ def print_tally(tally: FuzzTally, form: str = "table") -> None:
         (kind, inputs, Cell(inputs / tally.seconds, f"{inputs / tally.seconds:,.1f}"), findings)
         for kind, inputs, findings in counts
     ]
-    places = (f"{folder}: {place}" for place, folder in tally.kept.items())
-    put([Grid(("kind", "inputs", "a second", "findings"), rows), *places], form)
+    kept = (f"{folder}: {location}" for location, folder in tally.kept.items())
+    put([Grid(("kind", "inputs", "a second", "findings"), rows), *kept], form)

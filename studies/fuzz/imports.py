@@ -39,7 +39,7 @@ SCHEMES: tuple[dict[str, Any], ...] = (
 def make_gguf(rng: Random) -> FuzzCase:
     """Changes in what the file says, in where its tensors are, or in its bytes."""
     kind, values = rng.choice([*BLOCKS]), dict(VALUES)
-    places: dict[str, list[int]] = {}
+    headers: dict[str, list[int]] = {}
     change = rng.randrange(4)
     if change == 0:
         name = rng.choice([*values])
@@ -47,8 +47,8 @@ def make_gguf(rng: Random) -> FuzzCase:
         if rng.random() < 0.3:
             del values[rng.choice([*values])]
     elif change == 1:
-        places[rng.choice([*tensors()])] = [rng.choice(INTEGERS) % 2**64 for _ in range(rng.randrange(1, 6))]
-    data = gguf_file(kind, values, places)
+        headers[rng.choice([*tensors()])] = [rng.choice(INTEGERS) % 2**64 for _ in range(rng.randrange(1, 6))]
+    data = gguf_file(kind, values, headers)
     return FuzzCase({FILE: mutated_bytes(rng, data) if change == 2 else data[: rng.randrange(len(data))]
                      if change == 3 and rng.random() < 0.5 else data})  # fmt: skip
 
@@ -66,7 +66,7 @@ def tensors() -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def gguf_file(kind: str, values: dict[str, Any], places: dict[str, list[int]]) -> bytes:
+def gguf_file(kind: str, values: dict[str, Any], headers: dict[str, list[int]]) -> bytes:
     """A file whose matrices are such blocks. `places`: type, offset and sizes that a tensor has instead of its own."""
     number, nbytes = BLOCKS[kind]
     head, data, rng = bytearray(), bytearray(), np.random.default_rng(number)
@@ -79,7 +79,7 @@ def gguf_file(kind: str, values: dict[str, Any], places: dict[str, list[int]]) -
         else:
             data += np.ones(shape, "<f4").tobytes()
         data += bytes(-len(data) % 32)
-        own, offset, *sizes = (places.get(name) or []) + [own, offset, *shape[::-1]][len(places.get(name) or []) :]
+        own, offset, *sizes = (headers.get(name) or []) + [own, offset, *shape[::-1]][len(headers.get(name) or []) :]
         head += text(name) + struct.pack("<I", len(sizes)) + b"".join(struct.pack("<Q", size) for size in sizes)
         head += struct.pack("<IQ", own % 2**32, offset)
     said = b"".join(text(name) + value(entry) for name, entry in values.items())

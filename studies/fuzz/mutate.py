@@ -28,23 +28,23 @@ def mutated_json(rng: Random, data: Any) -> bytes:
 
 def _change(rng: Random, data: Any) -> Any:
     """One change at one place, anywhere in the tree."""
-    places: list[tuple[Any, Any]] = []
+    leaves: list[tuple[Any, Any]] = []
     branches = [data]
     while branches:
         branch = branches.pop()
         keys = list(branch) if isinstance(branch, dict) else range(len(branch)) if isinstance(branch, list) else []
-        places += [(branch, key) for key in keys]
+        leaves += [(branch, key) for key in keys]
         branches += [branch[key] for key in keys]
-    if not places or rng.random() < 0.02:
+    if not leaves or rng.random() < 0.02:
         return deepcopy(rng.choice(VALUES))
-    branch, key = rng.choice(places)
+    branch, key = rng.choice(leaves)
     match rng.randrange(6):
         case 0 if isinstance(branch, dict):
             del branch[key]
         case 1 if isinstance(branch, dict):
             branch[rng.choice((key + "x", "", "__metadata__", "a" * 300))] = branch.pop(key)
         case 2:
-            other, at = rng.choice(places)
+            other, at = rng.choice(leaves)
             branch[key] = deepcopy(other[at])
         case 3 if isinstance(branch[key], int) and not isinstance(branch[key], bool):
             branch[key] += rng.choice((1, -1, 8, -8, 2**32))

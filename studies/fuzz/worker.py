@@ -86,7 +86,7 @@ def lay(case: FuzzCase, folder: Path, before: FuzzCase) -> None:
 
 def work(scratch: Path, seed: int, first: int, names: Sequence[str], kinds: Mapping[str, FuzzKind] = KINDS) -> None:
     """Try inputs from `first` on; leaves the process where something is found."""
-    folder, place = scratch / "input", scratch / "case.json"
+    folder, case_file = scratch / "input", scratch / "case.json"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     case = FuzzCase()
@@ -100,7 +100,9 @@ def work(scratch: Path, seed: int, first: int, names: Sequence[str], kinds: Mapp
             os.pwrite(counter.fileno(), number.to_bytes(8, "little"), 0)
             lay(case, folder, before)
             name = kind_of(number, names)
-            place.write_text(json.dumps({"kind": name, "seed": seed, "number": number, "arguments": case.arguments}))
+            case_file.write_text(
+                json.dumps({"kind": name, "seed": seed, "number": number, "arguments": case.arguments})
+            )
             try:
                 kinds[name][1](folder, case.arguments)
             except BaseException:

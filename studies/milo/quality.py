@@ -88,8 +88,8 @@ def measure(recipe: Recipe, stories: int) -> RecipeOutcome:
     policy: dict[str, Any] = {"ranks": ""}
     if recipe.ranks:
         ranks, policy = choose(shapes, scheme, recipe.ranks, recipe.budget, stats)
-    with TemporaryDirectory() as place:
-        out, begin = Path(place) / "out", process_time()
+    with TemporaryDirectory() as scratch:
+        out, begin = Path(scratch) / "out", process_time()
         matrices = quantize(folder, out, scheme, ranks, recipe.rounds, stats, text if gptq else None)
         seconds = process_time() - begin
         nats = losses(read_config(out, quantized=True), load_weights(out, np.float32), test)

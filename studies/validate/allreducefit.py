@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.gpu.device import Protocol
-from meshrt.studies.validate.gpuallreduce import ALLREDUCE, SYSTEMS, MeasuredSystem, placed
+from meshrt.studies.validate.gpuallreduce import ALLREDUCE, SYSTEMS, MeasuredSystem, device_of
 from meshrt.studies.validate.gpufit import Found, off, search
 from meshrt.studies.validate.rows import DATA, Measurement, read_rows
 
@@ -50,7 +50,7 @@ def systems(constants: Found) -> dict[str, MeasuredSystem]:
 def ring_seconds(system: MeasuredSystem, row: Measurement) -> float:
     """What gpuallreduce.emulated reads off a clock."""
     gpus, nbytes = row.sizes["gpus"], row.sizes["bytes"]
-    device = placed(system, gpus, row.sizes["gpus_per_node"])
+    device = device_of(system, gpus, row.sizes["gpus_per_node"])
     steps, chunk = 2 * (gpus - 1), nbytes / gpus
     protocol = device.protocol(steps, chunk)
     step = protocol.step_seconds + chunk / (protocol.share * device.link_bytes_per_second)

@@ -47,7 +47,7 @@ SYSTEMS = {
 }
 
 
-def placed(system: MeasuredSystem, gpus: int, in_node: int) -> GpuDevice:
+def device_of(system: MeasuredSystem, gpus: int, in_node: int) -> GpuDevice:
     """As these GPUs are joined: over the network; by NVLink; or, where they are more than that joins, by PCIe."""
     device = replace(system.device, node_gpus=in_node)
     if gpus > in_node:
@@ -61,7 +61,7 @@ def emulated(row: Sizes) -> Emulated:
     system, count = SYSTEMS[row["system"]], row["gpus"]
     if count < 2:
         return Emulated(None, f"an all-reduce among {count}: there have to be 2 GPUs at least")
-    device = placed(system, count, row["gpus_per_node"])
+    device = device_of(system, count, row["gpus_per_node"])
     gpus = Gpus(count, device, Control(MPI.COMM_SELF, Board.alone(), "control"), payload=False)
     gpus.mine[-1].device = replace(device, launch_seconds=system.late(count))
     for gpu in gpus.mine:

@@ -128,7 +128,7 @@ def test_what_moves_numbers_moves_them(op: str, said: Any, shapes: Any, kind: An
     node = Node(op, op, (), "y", said)
     want = compute(node, given_)
     moves = moves_of(node, given_, want)
-    found = moved(team_of(1, len(moves.places) - 1), moves, given_[: len(shapes)])
+    found = moved(team_of(1, len(moves.numbers) - 1), moves, given_[: len(shapes)])
     assert found is not None
     np.testing.assert_array_equal(found.reshape(-1).view(kind)[: want.size].reshape(want.shape), want)
 
@@ -142,12 +142,12 @@ def test_moves_in_closed_form() -> None:
     ):
         node = Node(op, op, (), "y", said)
         moves = moves_of(node, [x, *more], compute(node, [x, *more]))
-        team = team_of(len(moves.places), payload=False)
+        team = team_of(len(moves.numbers), payload=False)
         moved(team, moves, None)
-        others = len(moves.places) - whole
-        assert ran(team)["ld1"] == whole + 4 * others and ran(team)["st1"] == len(moves.places)
+        others = len(moves.numbers) - whole
+        assert ran(team)["ld1"] == whole + 4 * others and ran(team)["st1"] == len(moves.numbers)
         assert ran(team)["ins_4s"] == 3 * others
-        lines = moves.read(range(len(moves.places)), 0, 7)
+        lines = moves.read(range(len(moves.numbers)), 0, 7)
         assert lines == [((7, 0, 0), 64 * 2 if whole else 64 * 8 * 4)]
 
 

@@ -54,7 +54,7 @@ def test_a_picture_keeps_to_the_terminal_and_has_every_core(run: Path, columns: 
     array = read_maps(str(run)).arrays[f"total/{'link_bytes' if what == 'links' else what}"]
     values = array.max(axis=0) if array.ndim == 3 else array
     side = 2 if columns < 94 else 1
-    assert (f"a place is {side} x {side} cores" in text) == (side > 1)
+    assert (f"a cell is {side} x {side} cores" in text) == (side > 1)
     shown = [line.split()[1:] for line in text.splitlines() if line.split() and line.split()[0] in ("0", "1", "2")]
     places = [row for row in shown if len(row) == -(-MESH[0] // side)]
     expected = [
@@ -93,7 +93,7 @@ def test_many_pairs_are_added_up(run: Path) -> None:
     assert (shown.values == expected).all()
 
 
-def test_places_are_the_largest_of_their_cores() -> None:
+def test_cells_are_the_largest_of_their_cores() -> None:
     values = np.arange(15.0).reshape(3, 5)
     assert pooled(values, 2).tolist() == [[6, 8, 9], [11, 13, 14]]
     assert levels(np.array([[0, 1, 5, 10]])).tolist() == [[-1, 1, 5, 9]]

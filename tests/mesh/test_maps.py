@@ -216,12 +216,12 @@ SENT = st.lists(st.tuples(st.integers(0, 34), st.integers(0, 34), st.integers(1,
 
 
 @given(SENT, SENT, st.integers(0, 3), st.integers(1, 40))
-def test_pairs_of_places_are_the_sums_of_their_cores(sent: Any, later: Any, more: int, places: int) -> None:
+def test_pairs_of_squares_are_the_sums_of_their_cores(sent: Any, later: Any, more: int, squares: int) -> None:
     mesh = Mesh(7, 5)
-    with patch.object(pairs_module, "PLACES", places):
+    with patch.object(pairs_module, "SQUARES", squares):
         pairs = new_pairs(mesh)
         side, columns = pairs.side, pairs.columns
-        assert pairs.places <= places or side == 7
+        assert pairs.squares <= squares or side == 7
         counted: Counter[tuple[int, int, int]] = Counter()
         before = None
         for parts, times in ((sent, 1), (later, 1 + more)):

@@ -51,7 +51,7 @@ def tiles_of(forms: tuple[TileForm, ...], shape: tuple[int, ...], seed: int = 1)
     data[..., :HEADER] = rng.integers(0, SIDES, (*shape, 2)).astype("<u2").view(np.uint8)
     for form in forms:
         for name in form.arrays():
-            begin, end = form.places[name]
+            begin, end = form.spans[name]
             count = (end - begin) // 2
             sizes = rng.standard_normal((*shape, count)) * np.exp2(rng.integers(-24, 1, (*shape, count)))
             sizes[..., ::13] = 0

@@ -8,7 +8,7 @@ import numpy as np
 
 from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
-from meshrt.csl.places import DIRECTIONS
+from meshrt.csl.lvalues import DIRECTIONS
 from meshrt.csl.scope import Scope
 from meshrt.csl.types import BOOL, NATIVE, STRUCT, TYPES, U16, VOID, is_number
 from meshrt.csl.values import Library, Native, Val

@@ -67,7 +67,7 @@ def shift(block: Block, bar: Crossbar, groups: Groups, moving: list[tuple[str, n
 
 def _start(block: Block, bar: Crossbar, groups: Groups, axis: str, tiles: np.ndarray) -> InferredRing:
     line = groups if axis == "x" else whole_line(block, axis)
-    places, (ahead, back) = places_of(block, line, axis), lanes(bar, axis)
+    places, (ahead, back) = places_of(block, line, axis), hops_along(bar, axis)
     tiles = tiles.swapaxes(2, 3) if axis == "x" else tiles
     words = tiles[:, :, 0].astype(tiles.dtype if tiles.itemsize == 4 else np.float32)  # a number is a wavelet
     carried = block.memory.keep("tile handed on", words)
@@ -103,8 +103,8 @@ def places_of(block: Block, line: Groups, axis: str) -> np.ndarray:
     return np.where(at < line.width * line.count, line.local(at), -1)
 
 
-def lanes(bar: Crossbar, axis: str) -> tuple[Channel, Channel]:
-    """The lanes of single hops ahead and back along an axis."""
+def hops_along(bar: Crossbar, axis: str) -> tuple[Channel, Channel]:
+    """The channels of single hops ahead and back along an axis."""
     ahead, back = bar.channels[:2] if axis == "x" else bar.channels[2:]
     return ahead, back
 
@@ -115,7 +115,7 @@ def allreduce(
 ) -> np.ndarray:  # fmt: skip
     """All cores of a line, or of a group, get the combination of their tiles [bh, bw, *tile], the same to the bit."""
     groups = groups or whole_line(block, axis)
-    places, (ahead, back) = places_of(block, groups, axis), lanes(bar, axis)
+    places, (ahead, back) = places_of(block, groups, axis), hops_along(bar, axis)
     total = block.memory.keep("sum", tiles.copy())
     stream, numbers, last = streams(block, combine), prod(tiles.shape[2:]), groups.width - 1
     if last:

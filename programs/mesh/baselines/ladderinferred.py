@@ -49,7 +49,7 @@ def relay(
     """
     block.meet()
     line = groups if axis == "x" else whole_line(block, axis)
-    places, channel = inferred.places_of(block, line, axis), inferred.lanes(bar, axis)[back]
+    places, channel = inferred.places_of(block, line, axis), inferred.hops_along(bar, axis)[back]
     numbers, last = prod(tiles.shape[2:]), line.width - 1
     order = range(last, 0, -1) if back else range(last)
     for place in order:
@@ -96,7 +96,7 @@ def load_weights(block: Block, bar: Crossbar, weights: np.ndarray) -> None:
 
 def load_one(block: Block, bar: Crossbar, word: np.ndarray) -> None:
     """A request to a core a third of a line away, and what it answers, core by core."""
-    ahead, back = inferred.lanes(bar, "x")
+    ahead, back = inferred.hops_along(bar, "x")
     at, width = np.arange(block.mesh.width), block.mesh.width
     for channel, sends in ((back, at > 0), (ahead, at < width - 1)):
         for _ in range(-(-width // 3)):

@@ -1,4 +1,4 @@
-"""Where values lie: what names, indices, pointers and fields lead to, and how that is read and written."""
+"""Lvalues: what names, indices, pointers and fields lead to in memory, and how that is read and written."""
 
 from __future__ import annotations
 

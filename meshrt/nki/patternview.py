@@ -12,8 +12,8 @@ from meshrt.neuron.store import Store, StoreView
 from meshrt.nki.pattern import AccessPattern
 
 
-class Place(StoreView):
-    """StoreView (neuron/store.py) of any strides, or of places that are listed; `data` is then a copy."""
+class PatternView(StoreView):
+    """StoreView (neuron/store.py) of any strides, or of elements that are listed; `data` is then a copy."""
 
     __slots__ = ("as_dtype", "pattern")
 
