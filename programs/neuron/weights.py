@@ -1,6 +1,5 @@
 """A model's tensors in the HBM of NeuronCores: heads and columns of the MLP shared out, the rest on every core."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,9 +17,9 @@ from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.tile import Tile
 from meshrt.programs.neuron.attention import CoreHeads
-from meshrt.programs.neuron.coded import place_codes
-from meshrt.programs.neuron.linear import NeuronMatrix, Whole
+from meshrt.programs.neuron.linear import NeuronMatrix
 from meshrt.programs.neuron.norm import NeuronNorm
+from meshrt.programs.neuron.reader import EVERY, TensorReader
 from meshrt.programs.shares import part
 from meshrt.records import dataclass
 
@@ -80,6 +79,27 @@ def share_heads(config: Config, cores: int) -> CoreHeads:
     return CoreHeads(own, config.heads // cores // own, config.head_dim)
 
 
+@dataclass(frozen=True)
+class Cuts:
+    """What a core has of a model: its query heads' columns, its keys' and values', the MLP's, and of the vocabulary."""
+
+    heads: CoreHeads
+    queries: slice
+    keys: slice
+    columns: slice
+    words: slice
+
+
+def cuts_of(config: Config, core: int, cores: int) -> Cuts:
+    """Those of core number `core`. UsageError."""
+    heads, dim = share_heads(config, cores), config.head_dim
+    first = core * config.kv_heads // cores
+    return Cuts(
+        heads, part(core, cores, config.heads * dim), slice(dim * first, dim * (first + heads.kv)),
+        part(core, cores, config.intermediate_size), part(core, cores, config.vocab_size),
+    )  # fmt: skip
+
+
 def place_weights(
     core: NeuronCore, config: Config, checkpoint: Checkpoint | None, dtype: Any, cores: int, positions: int,
     stored: bool = False,
@@ -87,102 +107,59 @@ def place_weights(
     """Read a core's share of the model into its HBM; without a checkpoint, by shape. `stored` as in `NeuronLayer`."""
     if checkpoint is not None and config.quantized:
         checkpoint = multiplied_out(checkpoint, config)
-    heads, family = share_heads(config, cores), family_of(config)
-    hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
-    queries = part(core.index, cores, config.heads * dim)
-    keys = slice(*(dim * (core.index * config.kv_heads // cores + more) for more in (0, heads.kv)))
-    columns, words = part(core.index, cores, inner), part(core.index, cores, config.vocab_size)
-    every = slice(None)
-
-    def tensor(shape: tuple[int, ...], *reads: tuple[str, tuple[slice, ...]], as_read: bool = False) -> Tile:
-        """Rows of checkpoint tensors, one below the other and then transposed, [in, out], or not; a vector is a row."""
-        if checkpoint is None:
-            return core.tensor_of(shape[::-1] if as_read else shape, dtype)
-        rows = [np.atleast_2d(checkpoint.read(name, *index).astype(np.float32)) for name, index in reads]
-        vector = rows[0].shape[0] == 1 and len(reads[0][1]) == 1
-        if vector:
-            return core.tensor_of(np.concatenate(rows, axis=1), dtype)
-        return core.tensor_of(np.concatenate(rows) if as_read else np.concatenate(rows).T, dtype)
-
-    def vector(name: str, size: int, index: slice = every) -> Tile:
-        return tensor((1, size), (name, (index,)))
-
-    def norm(name: str) -> NeuronNorm:
-        bias = vector(name + ".bias", hidden) if family.layer_norm else None
-        return NeuronNorm(vector(name + ".weight", hidden), bias)
-
-    def table(name: str, rows: int) -> Tile:
-        read = None if checkpoint is None else checkpoint.read(name + ".weight").astype(np.float32)
-        return core.tensor_of((rows, hidden) if read is None else read, dtype)
-
-    def matrix(source: forms.Matrix, rows: slice, across: slice, as_read: bool = False) -> NeuronMatrix:
-        """W^T of the checkpoint's [out, in] at [across, rows]; or U and V, of which one side is cut."""
-        if not isinstance(source.form, forms.LowRank):
-            return whole((source,), rows, (across,), as_read)
-        u, v = source.factors()
-        return side_by_side((u,), rows, (every,), as_read), side_by_side((v,), every, (across,), as_read)
-
-    def whole(
-        several: Sequence[forms.Matrix], rows: slice, across: Sequence[slice], as_read: bool = False
-    ) -> Whole:  # fmt: skip
-        """Matrices that are no factors, side by side: numbers, or codes; those with a compensator, multiplied out."""
-        if all(isinstance(part.form, Quantized) and not part.form.rank for part in several):
-            return place_codes(core, checkpoint, several, rows, across, dtype)
-        return side_by_side(several, rows, across, as_read)
-
-    def side_by_side(
-        several: Sequence[forms.Matrix], rows: slice, across: Sequence[slice], as_read: bool = False
-    ) -> Tile:  # fmt: skip
-        pairs = list(zip(several, across, strict=True))
-        width = sum(len(range(source.columns)[columns]) for source, columns in pairs)
-        reads = [(source.name + ".weight", (columns, rows)) for source, columns in pairs]
-        return tensor((len(range(several[0].rows)[rows]), width), *reads, as_read=as_read)
-
-    def layer(source: forms.Layer) -> NeuronLayer:
-        attention, index = (source.q, source.k, source.v), (queries, keys, keys)
-        out = (heads.queries + 2 * heads.kv) * dim
-        first = core.index == 0  # whose sum brings the bias of the output in
-        mlp = source.dense_mlp
-        return NeuronLayer(
-            norm(source.attention_norm),
-            tuple(matrix(part, every, span) for part, span in zip(attention, index, strict=True))
-            if any(isinstance(part.form, forms.LowRank) for part in attention)
-            else (whole(attention, every, index),),
-            tensor((1, out), *((part.name + ".bias", (span,)) for part, span in zip(attention, index, strict=True)))
-            if source.q.bias
-            else None,
-            matrix(source.o, queries, every),
-            tensor((1, hidden), (source.o.name + ".bias", (every,))) if source.o.bias and first else None,
-            tuple(vector(head_norm.name + ".weight", dim) for head_norm in source.head_norms),
-            None if source.after_attention is None else norm(source.after_attention),
-            norm(source.mlp_norm),
-            None if mlp.gate is None else matrix(mlp.gate, every, columns, stored),
-            matrix(mlp.up, every, columns, stored),
-            matrix(mlp.down, columns, every, stored),
-            tuple(
-                vector(part.name + ".bias", columns.stop - columns.start, columns) for part in mlp.inner if part.bias
-            ),
-            vector(mlp.down.name + ".bias", hidden) if mlp.down.bias and first else None,
-            None if source.after_mlp is None else norm(source.after_mlp),
-            mlp.activation,
-            source.window,
-            source.rope,
-            stored,
-        )
-
-    embedding = table(family.embedding, config.vocab_size)
+    cuts, family, hidden = cuts_of(config, core.index, cores), family_of(config), config.hidden_size
+    read = TensorReader(core, checkpoint, dtype, hidden, family.layer_norm)
+    embedding = read.table(family.embedding, config.vocab_size)
     learned = None
     if family.positions is not None:
-        learned = table(family.positions, family.max_positions + family.position_offset)
-    turns = []
-    for number in range(len(config.ropes)):
-        cos, sin = (
-            core.tensor_of(rotary if core.payload else rotary.shape, nl.float32)
-            for rotary in cos_sin(config, np.arange(positions), number)
-        )
-        turns.append((cos, sin))
-    head = tensor((hidden, words.stop - words.start), (family.head + ".weight", (words, every)))
-    return NeuronWeights(embedding, learned, tuple(map(layer, family.layers)), norm(family.norm), head, tuple(turns))
+        learned = read.table(family.positions, family.max_positions + family.position_offset)
+    turns = tuple(rotary_tiles(core, config, positions, number) for number in range(len(config.ropes)))
+    words = cuts.words
+    head = read.tensor((hidden, words.stop - words.start), (family.head + ".weight", (words, EVERY)))
+    layers = tuple(place_layer(read, layer, cuts, config.head_dim, stored) for layer in family.layers)
+    return NeuronWeights(embedding, learned, layers, read.norm(family.norm), head, turns)
+
+
+def rotary_tiles(core: NeuronCore, config: Config, positions: int, number: int) -> tuple[Tile, Tile]:
+    """Cosines and sines of one of the model's rotary embeddings, float32."""
+    cos, sin = (
+        core.tensor_of(rotary if core.payload else rotary.shape, nl.float32)
+        for rotary in cos_sin(config, np.arange(positions), number)
+    )
+    return cos, sin
+
+
+def place_layer(read: TensorReader, layer: forms.Layer, cuts: Cuts, dim: int, stored: bool) -> NeuronLayer:
+    """Heads are of size `dim`. Biases that are added once are the first core's, whose sum brings them in."""
+    qkv, spans = (layer.q, layer.k, layer.v), (cuts.queries, cuts.keys, cuts.keys)
+    width = (cuts.heads.queries + 2 * cuts.heads.kv) * dim
+    first, mlp, columns = read.core.index == 0, layer.dense_mlp, cuts.columns
+    return NeuronLayer(
+        read.norm(layer.attention_norm),
+        tuple(read.matrix(each, EVERY, span) for each, span in zip(qkv, spans, strict=True))
+        if any(isinstance(each.form, forms.LowRank) for each in qkv)
+        else (read.whole(qkv, EVERY, spans),),
+        read.tensor((1, width), *((each.name + ".bias", (span,)) for each, span in zip(qkv, spans, strict=True)))
+        if layer.q.bias
+        else None,
+        read.matrix(layer.o, cuts.queries, EVERY),
+        read.vector(layer.o.name + ".bias", read.hidden) if layer.o.bias and first else None,
+        tuple(read.vector(head_norm.name + ".weight", dim) for head_norm in layer.head_norms),
+        None if layer.after_attention is None else read.norm(layer.after_attention),
+        read.norm(layer.mlp_norm),
+        None if mlp.gate is None else read.matrix(mlp.gate, EVERY, columns, stored),
+        read.matrix(mlp.up, EVERY, columns, stored),
+        read.matrix(mlp.down, columns, EVERY, stored),
+        tuple(
+            read.vector(each.name + ".bias", columns.stop - columns.start, columns) for each in mlp.inner if each.bias
+        ),
+        read.vector(mlp.down.name + ".bias", read.hidden) if mlp.down.bias and first else None,
+        None if layer.after_mlp is None else read.norm(layer.after_mlp),
+        mlp.activation,
+        layer.window,
+        layer.rope,
+        stored,
+    )
 
 
 def multiplied_out(checkpoint: Checkpoint, config: Config) -> Checkpoint:
