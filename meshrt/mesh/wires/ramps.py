@@ -223,7 +223,7 @@ FEW = 8  # a transfer that at most one core in so many waits for is looked at th
 
 
 def _few(block: Cores, arrival: "Arrival", chosen: np.ndarray | None) -> tuple[np.ndarray, np.ndarray] | None:
-    """The cores (y, x) of the block that wait for the packets of a transfer, or `chosen` ones; None where they are many.
+    """The cores (y, x) that wait for the packets of a transfer, or `chosen` ones of these; None where they are many.
 
     Where every core of a segment is sent a packet, and few relay it, all cores would be looked at for these.
     """
