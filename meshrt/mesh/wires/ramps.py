@@ -18,6 +18,8 @@ from meshrt.mesh.wires.strides import ramps_of, strides_of
 if TYPE_CHECKING:
     from meshrt.mesh.wires.replay import Arrival
 
+FEW = 8  # a transfer that at most one core in so many waits for is looked at there alone
+
 
 def serve_all(block: Cores, arrivals: "list[Arrival]") -> None:
     """As `serve` for one after the other: where a core waits for all that comes, it gets all in the order of asking."""
@@ -219,9 +221,6 @@ def _asks(block: Cores, arrival: "Arrival", chosen: np.ndarray | None = None) ->
     return asks
 
 
-FEW = 8  # a transfer that at most one core in so many waits for is looked at there alone
-
-
 def _few(block: Cores, arrival: "Arrival", chosen: np.ndarray | None) -> tuple[np.ndarray, np.ndarray] | None:
     """The cores (y, x) that wait for the packets of a transfer, or `chosen` ones of these; None where they are many.
 
@@ -229,7 +228,7 @@ def _few(block: Cores, arrival: "Arrival", chosen: np.ndarray | None) -> tuple[n
     """
     time, view, delivered = arrival.landing.time, arrival.lane.view, arrival.lane.schedule.delivered
     waits = np.broadcast_to(True if chosen is None else chosen, time.shape)
-    if FEW * np.count_nonzero(waits) > block.shape[0] * block.shape[1]:
+    if FEW * (time.size if chosen is None else np.count_nonzero(waits)) > block.shape[0] * block.shape[1]:
         return None
     line, at = np.nonzero(waits if arrival.served is None else waits & ~arrival.served)
     position = np.arange(view.length)[delivered][at]
