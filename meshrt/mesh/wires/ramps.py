@@ -103,7 +103,7 @@ def _early(block: Cores, arrival: "Arrival", chosen: np.ndarray | None) -> tuple
     else:
         own_asks, ramp_in = _asks_at(block, arrival, *at), ramp_in[at]
     early, before = np.zeros(own_asks.shape, bool), True
-    for other in coming:
+    for other in coming if at is None else _near(coming, *at):
         if other is arrival:
             before = False
             continue
@@ -170,8 +170,9 @@ def _serve_in_turn(block: Cores, arrival: "Arrival", y: np.ndarray, x: np.ndarra
             order.give(block, times, candidate.passage.taking, *ramps)
             _land(candidate, block.shape[1], y, x, times)
     else:
-        asks = np.stack([_asks_at(block, candidate, y, x) for candidate in coming])
-        keeps = np.array([candidate.passage.taking for candidate in coming])
+        candidates = _near(coming, y, x)
+        asks = np.stack([_asks_at(block, candidate, y, x) for candidate in candidates])
+        keeps = np.array([candidate.passage.taking for candidate in candidates])
         starts = np.full(asks.shape, np.nan)
         waiting = np.arange(len(y))  # cores at which the packet's turn has not come
         for numbers in np.argsort(asks, axis=0, kind="stable"):  # as they were started where they ask together
@@ -182,10 +183,10 @@ def _serve_in_turn(block: Cores, arrival: "Arrival", y: np.ndarray, x: np.ndarra
             starts[numbers, waiting] = times
             for ramp, new in zip(ramps, chosen_ramps, strict=True):
                 ramp[waiting] = new
-            waiting = waiting[numbers != coming.index(arrival)]
+            waiting = waiting[numbers != candidates.index(arrival)]
             if not len(waiting):
                 break
-        for candidate, start in zip(coming, starts, strict=True):
+        for candidate, start in zip(candidates, starts, strict=True):
             served = ~np.isnan(start)
             if np.count_nonzero(served):
                 _land(candidate, block.shape[1], y[served], x[served], start[served])
@@ -236,6 +237,22 @@ def _few(block: Cores, arrival: "Arrival", chosen: np.ndarray | None) -> tuple[n
         return position // block.shape[1], position % block.shape[1]
     line = np.arange(block.shape[view.axis == "y"])[view.lines][line]
     return (line, position) if view.axis == "x" else (position, line)
+
+
+def _near(coming: "list[Arrival]", y: np.ndarray, x: np.ndarray) -> "list[Arrival]":
+    """Those of the transfers that may bring something to these cores of the block."""
+    if not len(y):
+        return []
+    spans = {"y": (int(y.min()), int(y.max())), "x": (int(x.min()), int(x.max()))}
+    near = []
+    for arrival in coming:
+        axis, delivered = arrival.lane.view.axis, arrival.lane.schedule.delivered
+        if axis is not None and isinstance(delivered, slice):
+            low, high = spans[axis]
+            if delivered.start > high or delivered.stop <= low:
+                continue
+        near.append(arrival)
+    return near
 
 
 def _asks_at(block: Cores, arrival: "Arrival", y: np.ndarray, x: np.ndarray) -> np.ndarray:
