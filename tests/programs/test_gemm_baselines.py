@@ -19,7 +19,7 @@ from meshrt.mesh.collectives import broadcast
 from meshrt.mesh.collectives.broadcast import cut
 from meshrt.mesh.device import Device
 from meshrt.mesh.presets import WSE2
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires import fabric, ramps
 from meshrt.mesh.wires.lane import Lane
 from meshrt.mesh.wires.lines import Positions
 from meshrt.programs.gemm import random_matrices
@@ -335,6 +335,20 @@ def test_so_it_does_on_more_cores(lockstep: bool, segment: int | None, tile: int
         for steps_run in (1, None)
     ]  # fmt: skip
     assert found[0] == pytest.approx(found[1], rel=0.008)
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.parametrize("mesh", [(12, 12), (8, 12)], ids=str)
+def test_whoever_few_cores_wait_for_ramps_go_to_the_same_heads(
+    mesh: tuple[int, int], comm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Relays are few of the cores that get a packet. Looking at them alone, or at all, finds the same times."""
+    found = []
+    for few in (0, ramps.FEW, 10**9):
+        monkeypatch.setattr(ramps, "FEW", few)
+        options: dict[str, Any] = {"algorithm": "summa", "segment": 3, "m": 48, "k": 24, "n": 72, "payload": False}
+        found.append(run_report(comm, "gemm", mesh, "wse2", **options)["measured"])
+    assert found[0] == found[1] == found[2]
 
 
 # ----------------------------------------------------------------------------------------------------------- options

@@ -12,10 +12,13 @@ import numpy as np
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires import heads, order, together
+from meshrt.mesh.wires.lines import Index
 from meshrt.mesh.wires.strides import ramps_of, strides_of
 
 if TYPE_CHECKING:
     from meshrt.mesh.wires.replay import Arrival
+
+FEW = 8  # a transfer that at most one core in so many waits for is looked at there alone
 
 
 def serve_all(block: Cores, arrivals: "list[Arrival]") -> None:
@@ -59,9 +62,9 @@ def serve(block: Cores, arrival: "Arrival", chosen: np.ndarray | None = None) ->
     if arrival.is_served:
         return
     if len(coming) > 1:
-        early = _early(block, arrival, chosen)
-        if np.count_nonzero(early):
-            _serve_in_turn(block, arrival, early)
+        y, x = _early(block, arrival, chosen)
+        if len(y):
+            _serve_in_turn(block, arrival, y, x)
     _serve_alone(block, arrival, chosen)
     if arrival.is_served:
         coming.remove(arrival)
@@ -92,20 +95,25 @@ def _serve_both(block: Cores, coming: "list[Arrival]") -> None:
     coming.clear()
 
 
-def _early(block: Cores, arrival: "Arrival", chosen: np.ndarray | None) -> np.ndarray:
-    """The cores [bh, bw] that wait for the packet and have others that ask before it."""
-    coming, own_asks = block.clock.coming, _asks(block, arrival, chosen)
-    early, before = np.zeros(block.shape, bool), True
-    for other in coming:
+def _early(block: Cores, arrival: "Arrival", chosen: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """The cores (y, x) that wait for the packet and have others that ask before it."""
+    coming, at, ramp_in = block.clock.coming, _few(block, arrival, chosen), block.clock.ramp_in
+    if at is None:
+        own_asks = _asks(block, arrival, chosen)
+    else:
+        own_asks, ramp_in = _asks_at(block, arrival, *at), ramp_in[at]
+    early, before = np.zeros(own_asks.shape, bool), True
+    for other in coming if at is None else _near(coming, *at):
         if other is arrival:
             before = False
             continue
-        asks = _asks(block, other)
+        asks = _asks(block, other) if at is None else _asks_at(block, other, *at)
         first = asks <= own_asks if before else asks < own_asks
         if len(coming) == 2 and np.count_nonzero(first):  # what comes and goes while it is idle can be served later
-            first &= (asks + other.passage.taking > own_asks) | (asks < block.clock.ramp_in)
+            first &= (asks + other.passage.taking > own_asks) | (asks < ramp_in)
         early |= first
-    return np.asarray(early & np.isfinite(own_asks))
+    early &= np.isfinite(own_asks)
+    return np.nonzero(early) if at is None else (at[0][early], at[1][early])  # type: ignore[return-value]  # two arrays
 
 
 def settle(block: Cores) -> None:
@@ -151,20 +159,20 @@ def _serve_alone(block: Cores, arrival: "Arrival", chosen: np.ndarray | None) ->
     arrival.is_served = unserved is None or bool(arrival.served is not None and arrival.served.all())
 
 
-def _serve_in_turn(block: Cores, arrival: "Arrival", early: np.ndarray) -> None:
-    """At the cores [bh, bw] that are marked others ask before the packet: all that do so are served, then it is."""
+def _serve_in_turn(block: Cores, arrival: "Arrival", y: np.ndarray, x: np.ndarray) -> None:
+    """At these cores of the block others ask before the packet: all that do so are served, then it is."""
     coming = block.clock.coming
-    y, x = np.nonzero(early)
     arrays = block.clock.ramp_in, block.clock.asked_at[RAMP], block.clock.idle[RAMP]
     ramps = [array[y, x] for array in arrays]
     if len(coming) == 2:
         for candidate in sorted(coming, key=lambda candidate: candidate is arrival):
-            times = _asks(block, candidate)[y, x]
+            times = _asks_at(block, candidate, y, x)
             order.give(block, times, candidate.passage.taking, *ramps)
             _land(candidate, block.shape[1], y, x, times)
     else:
-        asks = np.stack([_asks(block, candidate)[y, x] for candidate in coming])
-        keeps = np.array([candidate.passage.taking for candidate in coming])
+        candidates = _near(coming, y, x)
+        asks = np.stack([_asks_at(block, candidate, y, x) for candidate in candidates])
+        keeps = np.array([candidate.passage.taking for candidate in candidates])
         starts = np.full(asks.shape, np.nan)
         waiting = np.arange(len(y))  # cores at which the packet's turn has not come
         for numbers in np.argsort(asks, axis=0, kind="stable"):  # as they were started where they ask together
@@ -175,10 +183,13 @@ def _serve_in_turn(block: Cores, arrival: "Arrival", early: np.ndarray) -> None:
             starts[numbers, waiting] = times
             for ramp, new in zip(ramps, chosen_ramps, strict=True):
                 ramp[waiting] = new
-            waiting = waiting[numbers != coming.index(arrival)]
-        for candidate, start in zip(coming, starts, strict=True):
+            waiting = waiting[numbers != candidates.index(arrival)]
+            if not len(waiting):
+                break
+        for candidate, start in zip(candidates, starts, strict=True):
             served = ~np.isnan(start)
-            _land(candidate, block.shape[1], y[served], x[served], start[served])
+            if np.count_nonzero(served):
+                _land(candidate, block.shape[1], y[served], x[served], start[served])
     for array, new in zip(arrays, ramps, strict=True):
         array[y, x] = new
 
@@ -209,3 +220,66 @@ def _asks(block: Cores, arrival: "Arrival", chosen: np.ndarray | None = None) ->
     times = np.where(unserved if chosen is None else unserved & chosen, time, np.inf)
     view.of(asks)[:, arrival.lane.schedule.delivered] = times
     return asks
+
+
+def _few(block: Cores, arrival: "Arrival", chosen: np.ndarray | None) -> tuple[np.ndarray, np.ndarray] | None:
+    """The cores (y, x) that wait for the packets of a transfer, or `chosen` ones of these; None where they are many.
+
+    Where every core of a segment is sent a packet, and few relay it, all cores would be looked at for these.
+    """
+    time, view, delivered = arrival.landing.time, arrival.lane.view, arrival.lane.schedule.delivered
+    waits = np.broadcast_to(True if chosen is None else chosen, time.shape)
+    if FEW * (time.size if chosen is None else np.count_nonzero(waits)) > block.shape[0] * block.shape[1]:
+        return None
+    line, at = np.nonzero(waits if arrival.served is None else waits & ~arrival.served)
+    position = np.arange(view.length)[delivered][at]
+    if view.axis is None:
+        return position // block.shape[1], position % block.shape[1]
+    line = np.arange(block.shape[view.axis == "y"])[view.lines][line]
+    return (line, position) if view.axis == "x" else (position, line)
+
+
+def _near(coming: "list[Arrival]", y: np.ndarray, x: np.ndarray) -> "list[Arrival]":
+    """Those of the transfers that may bring something to these cores of the block."""
+    if not len(y):
+        return []
+    spans = {"y": (int(y.min()), int(y.max())), "x": (int(x.min()), int(x.max()))}
+    near = []
+    for arrival in coming:
+        axis, delivered = arrival.lane.view.axis, arrival.lane.schedule.delivered
+        if axis is not None and isinstance(delivered, slice):
+            low, high = spans[axis]
+            if delivered.start > high or delivered.stop <= low:
+                continue
+        near.append(arrival)
+    return near
+
+
+def _asks_at(block: Cores, arrival: "Arrival", y: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """As `_asks`, at these cores of the block alone."""
+    if FEW * len(y) > block.shape[0] * block.shape[1]:
+        return np.asarray(_asks(block, arrival)[y, x])
+    view, time, asks = arrival.lane.view, arrival.landing.time, np.full(len(y), np.inf)
+    position = y * block.shape[1] + x if view.axis is None else x if view.axis == "x" else y
+    there, at = _numbers(view.length, arrival.lane.schedule.delivered, position)
+    if not len(there):
+        return asks
+    line = np.zeros(len(there), np.int64)
+    if view.axis is not None:
+        on, line = _numbers(block.shape[view.axis == "y"], view.lines, (y if view.axis == "x" else x)[there])
+        there, at = there[on], at[on]
+    times = time[line, at]
+    asks[there] = times if arrival.served is None else np.where(arrival.served[line, at], np.inf, times)
+    return asks
+
+
+def _numbers(n: int, chosen: Index, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which of these places, of n, are among the chosen ones, and what number they have there."""
+    if isinstance(chosen, slice) and (chosen.step or 1) == 1:
+        low, high, _ = chosen.indices(n)
+        there = np.flatnonzero((places >= low) & (places < high))
+        return there, places[there] - low
+    numbers = np.full(n, -1)
+    numbers[chosen] = np.arange(len(numbers[chosen]))
+    there = np.flatnonzero(numbers[places] >= 0)
+    return there, numbers[places[there]]
