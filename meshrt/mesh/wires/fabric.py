@@ -387,3 +387,14 @@ def forget(block: Cores, channel: Channel) -> None:
     tally.settle(block)
     for key in [key for key in channel.cache if key not in ("epoch", "trace")]:
         del channel.cache[key]
+
+
+def forget_lines(channel: Channel) -> None:
+    """Drop what was made for transfers on these or those lines of a channel that will not be used so again. Nothing of
+    it may be under way. What packets do on a line stays known.
+    """
+    for key, entry in [*channel.cache.items()]:
+        if isinstance(entry, Prepared):
+            entry.schedule.cache.clear()
+        if not isinstance(key, str) and not isinstance(entry, Schedule):
+            del channel.cache[key]
