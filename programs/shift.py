@@ -9,6 +9,7 @@ report under `host`.
 """
 
 from contextlib import ExitStack
+from math import lcm
 from time import perf_counter
 from typing import Annotated, Any, Literal
 
@@ -94,9 +95,10 @@ def expected(block: Block, pattern: str, axis: str, steps: int) -> np.ndarray:
 
 def error_of_sums(block: Block, pattern: str, steps: int, total: np.ndarray) -> float:
     """How far the sums of the products are from what float64 makes of them, over the largest on the mesh."""
-    right = np.zeros(block.lead)
-    for step in range(steps):
-        right += expected(block, pattern, "x", step).astype(np.float64) * expected(block, pattern, "y", step)
+    right, around = np.zeros(block.lead), lcm(block.mesh.width, block.mesh.height)
+    for step in range(min(steps, around)):
+        product = expected(block, pattern, "x", step).astype(np.float64) * expected(block, pattern, "y", step)
+        right += product * len(range(step, steps, around))  # each time that all tiles are where they were
     right *= total.shape[-1]
     worst = float(np.abs(total - right[:, :, None, None, None, None]).max())
     greatest = block.control.allreduce(float(right.max()), max)

@@ -30,6 +30,7 @@ from meshrt.programs.mesh.cache import TokenCache
 from meshrt.programs.mesh.chunks import Chunks
 
 LEAVES = frozenset((int, float, bool, str, bytes, range, NoneType, FunctionType))  # with no array in them
+EMPTY = ("KV cache", "A coming in", "B coming in")  # names that no array is of: what comes in, MeshGEMM moves in place
 HOST = (Block, TokenCache, Chunks)  # not walked: the machine itself, its cache, and maps of the matrices' indices
 # A token leaves from its place in the cache; here it is copied out of rows that hold different numbers of them.
 IN_PLACE = {("_move", "packet"), ("_pass_down", "packet")}
@@ -66,12 +67,12 @@ class Watch:
         assert uncharged.total() <= self._held(), f"not charged: {dict(uncharged)}, held by name: {self._held()}"
 
     def _held(self) -> int:
-        """Bytes of what is held by name, but for caches."""
+        """Bytes of what is held by name, but for what no array is of."""
         return sum(
             int(np.max(nbytes))
             for memory in self.memories
             for name, nbytes in memory.names.items()
-            if not name.startswith("KV cache")
+            if not name.startswith(EMPTY)
         )
 
 

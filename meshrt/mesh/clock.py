@@ -88,12 +88,15 @@ class Clock:
     def borrow(self, nbytes: int) -> np.ndarray:
         """So many bytes of the host's or more, to be given back: transfers of all sizes use the same memory in turn.
 
-        Where none is large enough, the largest gives way to it: there are as many as were ever in use at once.
+        Where none is large enough, the largest give way to it, as many as there is room for in one: in all there is no
+        more than was ever in use at once.
         """
         fit = bisect_left(self.lent, nbytes, key=_size)
         if fit < len(self.lent):
             return self.lent.pop(fit)
-        del self.lent[-1:]
+        given_up = 0
+        while self.lent and given_up < nbytes:
+            given_up += self.lent.pop().nbytes
         eighth = _rounded(nbytes) // 8
         return np.empty(-(-nbytes // eighth) * eighth if eighth else nbytes, np.uint8)
 

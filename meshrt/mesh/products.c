@@ -1,13 +1,15 @@
 /* Products of small tiles, one at every core, without a call of BLAS for each (products.py).
 
    A number of the product is what BLAS makes of it: the sum of a[i, l] b[l, j] in the order of l from zero, in float32,
-   each step with one rounding (fused) or with two. Which of them BLAS does here, products.py finds out. The second
-   factor may be of 16 bits: its numbers are made float32, which is exact, as they are multiplied. */
+   each step with one rounding (fused) or with two; or, in some rows, the sum of those of even l and that of those of
+   odd l. Which of them BLAS does here, products.py finds out. The second factor may be of 16 bits: its numbers are made
+   float32, which is exact, as they are multiplied. */
 
 #include "numbers.h"
 #include "stable.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <immintrin.h>
 #define WITH_FMA __attribute__((target("fma")))
 #else
 #define WITH_FMA
@@ -18,6 +20,7 @@ enum { MOST = 8 }; /* dimensions of an array */
 /* Sizes of a product and steps, in numbers, of its three arrays along rows and columns. */
 typedef struct {
     int64_t m, k, n, a_row, a_column, b_row, b_column, c_row, c_column;
+    const char *apart; /* of each row: are steps of even and of odd l summed apart? NULL: not of tiles that may be */
 } Shape;
 
 #define FUSED(x, y, sum) __builtin_fmaf(x, y, sum)
@@ -69,6 +72,73 @@ WIDE(plain_float16, , PLAIN, of_float16)
 WIDE(fused_bfloat16, WITH_FMA, FUSED, of_bfloat16)
 WIDE(plain_bfloat16, , PLAIN, of_bfloat16)
 
+/* Tiles of whole vectors of columns, by row: some rows at a time, as each sum waits for its last step. One rounding a
+   step. */
+enum { ROWS = 6 }; /* at once, with sums of even and odd l and two of b in 16 registers */
+#define BROAD(name, attributes, Vector, LANES, LOAD, STORE, ALL, FMA, ADD, ZERO)                                       \
+    attributes static inline __attribute__((always_inline)) void name##_rows(                                          \
+        const float *a, const float *b, float *c, const Shape *s, int rows, int apart, int adds)                       \
+    {                                                                                                                  \
+        for (int64_t j = 0; j < s->n; j += LANES) {                                                                    \
+            Vector even[ROWS], odd[ROWS];                                                                              \
+            for (int r = 0; r < rows; r++)                                                                             \
+                even[r] = odd[r] = ZERO;                                                                               \
+            for (int64_t l = 0; l < s->k; l += 2) {                                                                    \
+                const Vector first = LOAD(b + l * s->b_row + j);                                                       \
+                for (int r = 0; r < rows; r++)                                                                         \
+                    even[r] = FMA(ALL(a[r * s->a_row + l]), first, even[r]);                                           \
+                if (l + 1 == s->k)                                                                                     \
+                    break;                                                                                             \
+                const Vector second = LOAD(b + (l + 1) * s->b_row + j);                                                \
+                for (int r = 0; r < rows; r++)                                                                         \
+                    if (apart)                                                                                         \
+                        odd[r] = FMA(ALL(a[r * s->a_row + l + 1]), second, odd[r]);                                    \
+                    else                                                                                               \
+                        even[r] = FMA(ALL(a[r * s->a_row + l + 1]), second, even[r]);                                  \
+            }                                                                                                          \
+            for (int r = 0; r < rows; r++) {                                                                           \
+                float *to = c + r * s->c_row + j;                                                                      \
+                const Vector sum = apart ? ADD(even[r], odd[r]) : even[r];                                             \
+                STORE(to, adds ? ADD(LOAD(to), sum) : sum);                                                            \
+            }                                                                                                          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    attributes static void name(char *const *at, const Py_ssize_t *steps, Py_ssize_t count, const Shape *of, int adds) \
+    {                                                                                                                  \
+        const Shape s = *of;                                                                                           \
+        for (Py_ssize_t n = 0; n < count; n++)                                                                         \
+            for (int64_t i = 0, rows; i < s.m; i += rows) {                                                            \
+                const float *a = (const float *)(at[0] + n * steps[0]) + i * s.a_row;                                  \
+                const float *b = (const float *)(at[1] + n * steps[1]);                                                \
+                float *c = (float *)(at[2] + n * steps[2]) + i * s.c_row;                                              \
+                for (rows = 1; rows < ROWS && i + rows < s.m && s.apart[i + rows] == s.apart[i];)                      \
+                    rows++;                                                                                            \
+                switch (rows + (s.apart[i] ? ROWS : 0)) {                                                              \
+                case 4: name##_rows(a, b, c, &s, 4, 0, adds); break;                                                   \
+                case 6: name##_rows(a, b, c, &s, 6, 0, adds); break;                                                   \
+                case ROWS + 4: name##_rows(a, b, c, &s, 4, 1, adds); break;                                            \
+                case ROWS + 6: name##_rows(a, b, c, &s, 6, 1, adds); break;                                            \
+                default: /* one by one */                                                                              \
+                    rows = 1;                                                                                          \
+                    if (s.apart[i])                                                                                    \
+                        name##_rows(a, b, c, &s, 1, 1, adds);                                                          \
+                    else                                                                                               \
+                        name##_rows(a, b, c, &s, 1, 0, adds);                                                          \
+                }                                                                                                      \
+            }                                                                                                          \
+    }
+#define SAME(x) (x)
+#define THERE(at) (*(at))
+#define PUT(at, x) (*(at) = (x))
+#define SUM(x, y) ((x) + (y))
+BROAD(broad_plain, WITH_FMA, float, 1, THERE, PUT, SAME, FUSED, SUM, 0)
+#if defined(__x86_64__)
+BROAD(broad_256, WITH_FMA, __m256, 8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_add_ps,
+      _mm256_setzero_ps())
+BROAD(broad_512, __attribute__((target("avx512f"))), __m512, 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps,
+      _mm512_fmadd_ps, _mm512_add_ps, _mm512_setzero_ps())
+#endif
+
 /* Is a sum and product with one rounding an instruction here? */
 static int has_fma(void)
 {
@@ -97,7 +167,7 @@ ROW(fused_row_bfloat16, WITH_FMA, fused_bfloat16, uint16_t)
 ROW(plain_row_bfloat16, , plain_bfloat16, uint16_t)
 
 /* Square tiles that lie by row, as those of most products of matrices do: the compiler makes a loop for each size. */
-#define SQUARE(side) ((Shape){side, side, side, side, 1, side, 1, side, 1})
+#define SQUARE(side) ((Shape){side, side, side, side, 1, side, 1, side, 1, NULL})
 
 static int64_t side_of(const Shape *s)
 {
@@ -123,7 +193,7 @@ SQUARES(plain_row, , plain_tile)
 typedef void Row(char *const *at, const Py_ssize_t *steps, Py_ssize_t count, const Shape *s, int adds);
 
 enum { KINDS = 3 }; /* of the second factor: float32, float16, bfloat16 */
-static Row *const ROWS[KINDS][2] = {
+static Row *const ROWS_OF[KINDS][2] = {
     {plain_row, fused_row}, {plain_row_float16, fused_row_float16}, {plain_row_bfloat16, fused_row_bfloat16}};
 
 static int fits(const Py_buffer *views, long long kind)
@@ -184,39 +254,64 @@ static void go_through(const Leading *leading, int d, char *const *begin, Row *r
     }
 }
 
-/* multiply(a, b, c, fused, adds, kind): c = a b, or c += a b, in all leading dimensions. `kind` 0: b is float32, 1:
-   float16, 2: the 16 bits of bfloat16. False: there is no such instruction. */
+/* The way to make broad tiles on this processor; NULL: they are none. */
+static Row *broad_way(const Shape *s)
+{
+    if (s->a_column != 1 || s->b_column != 1 || s->c_column != 1)
+        return NULL;
+#if defined(__x86_64__)
+    unsigned a, b, c, d, low, high;
+    if (s->n % 16 == 0 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX512F)) {
+        __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+        if ((low & 0xe6) == 0xe6) /* the system keeps the vectors of all sizes */
+            return broad_512;
+    }
+    if (s->n % 8 == 0)
+        return broad_256;
+#endif
+    return broad_plain;
+}
+
+/* multiply(a, b, c, fused, adds, kind, apart): c = a b, or c += a b, in all leading dimensions. `kind` 0: b is float32,
+   1: float16, 2: the 16 bits of bfloat16. `apart`: bytes, 1 for each row of a tile whose even and odd steps are summed
+   apart, of fused sums of float32 by row; it may be left out. False: there is no such instruction, or other tiles. */
 PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     (void)module;
-    if (count != 6)
-        return PyErr_SetString(PyExc_TypeError, "multiply(a, b, c, fused, adds, kind)"), NULL;
+    if (count != 6 && count != 7)
+        return PyErr_SetString(PyExc_TypeError, "multiply(a, b, c, fused, adds, kind, apart)"), NULL;
     const int fused = PyObject_IsTrue(given[3]), adds = PyObject_IsTrue(given[4]);
     const long long kind = PyLong_AsLongLong(given[5]);
     if (kind < 0 || kind >= KINDS)
         return PyErr_Occurred() ? NULL : (PyErr_SetString(PyExc_ValueError, "multiply: kind is 0, 1 or 2"), NULL);
     if (fused && !has_fma())
         return Py_BuildValue("i", 0);
-    Py_buffer views[3];
-    int held = 0;
-    for (; held < 3; held++)
-        if (PyObject_GetBuffer(given[held], &views[held], held == 2 ? PyBUF_STRIDES | PyBUF_WRITABLE : PyBUF_STRIDES))
+    Py_buffer views[4];
+    const int wanted = count > 6 ? 4 : 3;
+    int held = 0, made = 1;
+    for (; held < wanted; held++)
+        if (PyObject_GetBuffer(given[held < 3 ? held : 6], &views[held], held == 2 ? PyBUF_STRIDES | PyBUF_WRITABLE : PyBUF_STRIDES))
             break;
-    if (held == 3 && !fits(views, kind))
+    if (held == wanted && !fits(views, kind))
         PyErr_SetString(PyExc_ValueError, "multiply: arrays of float32, b of its kind, [.., m, k], [.., k, n] and [.., m, n]");
-    else if (held == 3) {
+    else if (held == wanted) {
         const int last = views[0].ndim - 1;
         const Py_ssize_t b_size = views[1].itemsize;
         const Shape shape = {
             views[2].shape[last - 1],       views[0].shape[last],            views[2].shape[last],
             views[0].strides[last - 1] / 4, views[0].strides[last] / 4,      views[1].strides[last - 1] / b_size,
             views[1].strides[last] / b_size, views[2].strides[last - 1] / 4, views[2].strides[last] / 4,
+            wanted > 3 ? views[3].buf : NULL,
         };
+        const int broad = shape.apart && views[3].len == shape.m && fused && !kind;
+        Row *const way = broad ? broad_way(&shape) : shape.apart ? NULL : ROWS_OF[kind][fused];
         const Leading leading = leading_of(views);
         char *const begin[3] = {views[0].buf, views[1].buf, views[2].buf};
-        go_through(&leading, leading.count - 1, begin, ROWS[kind][fused], &shape, adds);
+        made = way != NULL;
+        if (made)
+            go_through(&leading, leading.count - 1, begin, way, &shape, adds);
     }
     while (held--)
         PyBuffer_Release(&views[held]);
-    return PyErr_Occurred() ? NULL : Py_BuildValue("i", 1);
+    return PyErr_Occurred() ? NULL : Py_BuildValue("i", made);
 }

@@ -1,8 +1,8 @@
 """Products of the tiles of all cores. For small tiles BLAS, called for each, spends most of its time on the call.
 
-The compiled core (products.c) then makes the same numbers: in which of two ways is found out by comparing them with
-BLAS's, once for each size. Where neither is the same, as where BLAS sums in another order, BLAS it is. Tiles of 16 bits
-it reads as they lie, where NumPy makes a copy in float32 first; so larger ones gain as well.
+The compiled core (products.c) then makes the same numbers: in which way is found out by comparing them with BLAS's,
+once for each size. Where none is the same, as where BLAS sums in another order, BLAS it is. Tiles of 16 bits it reads
+as they lie, where NumPy makes a copy in float32 first; so larger ones gain as well.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,12 +15,15 @@ import numpy as np
 from meshrt.records import dataclass
 
 SMALL = 128  # multiply-accumulates; for larger tiles BLAS takes less time
+BROAD = 4096  # the same for tiles by row, with columns for whole vectors
+VECTOR = 8  # numbers
 BAND = 1 << 18  # numbers that are made float32 at a time: 1 MiB
 BAND_MADE = 1 << 16  # that are made of codes at a time
 SMALL_16 = 1024  # the same where the second factor is of 16 bits
 FEW = 8  # tiles, for which it does not pay to find out
 TRIED = 64
 KINDS = {"float16": 1, "bfloat16": 2}  # of the second factor, as products.c has them; 0 is float32
+Way: TypeAlias = bool | bytes  # one rounding a step, or two; bytes: one, and which rows sum even and odd steps apart
 Some: TypeAlias = tuple[slice, slice]  # of a block's cores
 
 
@@ -62,8 +65,9 @@ def product(core: Any, a: np.ndarray, b: np.ndarray | Made, total: np.ndarray | 
     fused = _way(core, a, b)
     if fused is not None and (total is None or _apart(total, a, b)):
         c: np.ndarray = np.empty((*a.shape[:-1], b.shape[-1]), np.float32) if total is None else total
-        core.multiply(a, b.view(np.uint16) if kind else b, c, fused, total is not None, kind)
-        return c
+        apart = (fused,) if isinstance(fused, bytes) else ()
+        if core.multiply(a, b.view(np.uint16) if kind else b, c, fused is not False, total is not None, kind, *apart):
+            return c
     c = _by_blas(a, b)
     if total is None:
         return c
@@ -89,16 +93,20 @@ def _by_blas(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return c
 
 
-def _way(core: Any, a: np.ndarray, b: np.ndarray) -> bool | None:
+def _way(core: Any, a: np.ndarray, b: np.ndarray) -> Way | None:
     """How the compiled core makes BLAS's numbers; None where it does not, or is not there."""
     m, k, n = *a.shape[-2:], b.shape[-1]
-    most = SMALL_16 if b.itemsize == 2 else SMALL
+    most = SMALL_16 if b.itemsize == 2 else SMALL if n % VECTOR else BROAD
     if core is None or m * k * n > most or not 3 <= a.ndim == b.ndim <= 8 or a.shape[:-2] != b.shape[:-2]:
         return None
     if prod(a.shape[:-2]) < FEW:
         return None
     turned = tuple(_turned(tiles) for tiles in (a, b))
-    return None if None in turned or not prod(a.shape) else _found(core, m, k, n, *turned)
+    if None in turned or not prod(a.shape):
+        return None
+    if b.itemsize == 2 or m * k * n <= SMALL:
+        return _found(core, m, k, n, *turned)
+    return None if any(turned) else _found(core, m, k, n, False, False, True)
 
 
 def _apart(total: np.ndarray, a: np.ndarray, b: np.ndarray) -> bool:
@@ -117,14 +125,21 @@ def _turned(tiles: np.ndarray) -> bool | None:
 
 
 @cache
-def _found(core: Any, m: int, k: int, n: int, a_turned: bool, b_turned: bool) -> bool | None:
-    """With one rounding a step (True) or with two; tried on numbers of many sizes, zeros of both signs among them."""
+def _found(core: Any, m: int, k: int, n: int, a_turned: bool, b_turned: bool, broad: bool = False) -> Way | None:
+    """Tried on numbers of many sizes, zeros of both signs among them; `broad`: of tiles by row, which rows sum so."""
     a, b = (_numbers(*size) for size in ((m, k, a_turned), (k, n, b_turned)))
-    c, expected = np.empty((TRIED, m, n), np.float32), np.matmul(a, b).tobytes()
-    for fused in (True, False):
-        if core.multiply(a, b, c, fused, False, 0) and c.tobytes() == expected:
-            return fused
-    return None
+    c, expected = np.empty((TRIED, m, n), np.float32), np.matmul(a, b)
+    if not broad:
+        for fused in (True, False):
+            if core.multiply(a, b, c, fused, False, 0) and c.tobytes() == expected.tobytes():
+                return fused
+        return None
+    alike = []
+    for apart in (b"\0", b"\1"):
+        if not core.multiply(a, b, c, True, False, 0, apart * m):
+            return None
+        alike.append((c.view(np.uint32) == expected.view(np.uint32)).all(axis=(0, 2)))
+    return bytes(~alike[0]) if (alike[0] | alike[1]).all() else None
 
 
 def _numbers(rows: int, columns: int, turned: bool) -> np.ndarray:

@@ -54,6 +54,16 @@ def require(item: str, nbytes: int) -> None:
         )
 
 
+def give_back() -> None:
+    """Have the machine take what is free in this process. The GNU C library keeps that, in pieces that larger arrays do
+    not fit into; others need not be asked.
+    """
+    import ctypes  # few runs ask for it
+
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def bound() -> None:
     """Let the system refuse this process more private memory than there is, so that it hears of it and can say so.
 

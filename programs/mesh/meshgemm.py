@@ -31,7 +31,7 @@ from meshrt.programs.mesh.packed import Packed, Tiles
 
 def meshgemm(
     block: Block, rings: Rings, a: np.ndarray, b: Tiles, lockstep: bool = False, consume: bool = False,
-    sample: int | None = None,
+    sample: int | None = None, once: bool = False,
 ) -> np.ndarray:  # fmt: skip
     """C = A B.
 
@@ -45,12 +45,13 @@ def meshgemm(
     last of them is counted for the others.
 
     Cores have two rooms for what goes round. The host has one: it moves tiles when a step's products are made.
+    Plans of what aligns them it keeps for the next product on these rings; not where they are used `once`.
     """
     b_home, multiply = (b.data, partial(b.multiply_tiles, block)) if isinstance(b, Packed) else (b, block.matmul)
     steps = len(rings.y.places)
     begin_product(block, steps)
     a_now, b_now = a if consume else in_flight(block, "A", a), in_flight(block, "B", b_home)
-    align(block, rings, a_now, b_now)
+    align(block, rings, a_now, b_now, once)
     with ExitStack() as rooms:
         for name, tiles in (("A", a), ("B", b_home)):
             rooms.enter_context(block.memory.hold(f"{name} coming in", tile_bytes(tiles)))

@@ -245,7 +245,11 @@ def test_transfers_of_all_sizes_use_the_same_memory_in_turn(comm):
         memory = clock.borrow(nbytes)
         assert memory is (first if nbytes > second.nbytes else second) and memory.nbytes >= nbytes
         clock.give_back(memory)
-    large = clock.borrow(3_000_000)  # gives back the largest of the others, which it stands for
-    assert large.nbytes >= 3_000_000 and clock.lent == [second]
+    clock.lent.clear()
+    pieces = [clock.borrow(nbytes) for nbytes in (500_000, 600_000, 900_000)]
+    for memory in pieces:
+        clock.give_back(memory)
+    large = clock.borrow(pieces[2].nbytes + 1)  # the largest give way to it, which it stands for, and no more of them
+    assert large.nbytes > pieces[2].nbytes and clock.lent == pieces[:1]
     clock.give_back(large)
-    assert [memory.nbytes for memory in clock.lent] == [second.nbytes, large.nbytes]
+    assert clock.borrow(3_000_000).nbytes >= 3_000_000 and not clock.lent

@@ -85,6 +85,27 @@ def test_a_shift_moves_every_tile_to_the_next_place(axis: str, slots: int, comm)
 @pytest.mark.mpi(ranks=RANKS)
 @pytest.mark.parametrize("slots", [1, 3])
 @pytest.mark.parametrize("axis", ["x", "y"])
+def test_tiles_of_a_later_shift_can_be_read_until_it_is_waited_for(axis: str, slots: int, comm):
+    """In place; messages of the other axis come meanwhile, in the same memory of the host."""
+    for size in (MESH, one_core_each(comm.size)):
+        block = new_block(comm, size)
+        other = "y" if axis == "x" else "x"
+        tiles, crossing = ring_tiles(block, axis, slots), ring_tiles(block, other, slots)
+        here, beside = own(block, tiles), own(block, crossing)
+        with interleaved_ring(block, axis, slots) as ring, interleaved_ring(block, other, slots) as across:
+            for steps in (1, 2):
+                before = here.copy()
+                flights = start_shift(block, ring, here, here, later=True)
+                finish_shift(block, start_shift(block, across, beside, beside))
+                assert (here == before).all()
+                finish_shift(block, flights)
+                assert np.array_equal(by_place(axis, whole(block, here)), moved(axis, tiles, steps))
+        assert np.array_equal(by_place(other, whole(block, beside)), moved(other, crossing, 2))
+
+
+@pytest.mark.mpi(ranks=RANKS)
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("axis", ["x", "y"])
 def test_a_shift_of_some_lines_leaves_the_others(axis: str, slots: int, comm):
     block = new_block(comm, MESH)
     n, lines = line_of(block, axis)

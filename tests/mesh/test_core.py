@@ -158,7 +158,7 @@ def test_tiles_are_put_where_numpy_puts_them(
 ) -> None:
     """On a ring of six cores, in place and not, some lines at a time, whatever lies next to what in memory."""
     view = lines_of.View(axis, slice(0, 5, step), -(-5 // step), 6)
-    schedule: Any = SimpleNamespace(parts=[PayloadMove(to, -1, source) for to, source in RING])
+    schedule: Any = SimpleNamespace(parts=[PayloadMove(to, -1, source) for to, source in RING], strided=True)
     shape = (5, 6, lines, 1, columns) if axis == "x" else (6, 5, lines, 1, columns)
 
     def array(lies: list[int]) -> np.ndarray:

@@ -41,6 +41,45 @@ def test_rows_of_cores_at_a_time_make_the_same(monkeypatch: pytest.MonkeyPatch, 
 
 
 @compiled
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("sizes", [(16, 16, 16), (8, 8, 8), (13, 7, 24), (5, 1, 32), (11, 6, 3)])
+def test_broad_tiles_are_summed_in_the_order_that_is_asked_for(sizes: tuple[int, int, int], gaps: bool) -> None:
+    """Rows in any order, in vectors of any size, or in none: as the loop that makes one number after the other does."""
+    (m, k, n), rng = sizes, np.random.default_rng(7)
+    a, b, total = (rng.standard_normal((3, 4, *size), np.float32) for size in ((m, k), (k, n), (m, n)))
+    if gaps:
+        a, b, total = a[:, ::3], b[:, ::3], total[:, ::3]
+    in_order, even, odd = (np.empty(total.shape, np.float32) for _ in range(3))
+    if not core.built.multiply(a, b, in_order, True, False, 0):
+        pytest.skip("no sum and product with one rounding here")
+    core.built.multiply(a[..., ::2], b[..., ::2, :], even, True, False, 0)
+    core.built.multiply(a[..., 1::2], b[..., 1::2, :], odd, True, False, 0)
+    rows = rng.integers(0, 2, m).astype(bool)
+    expected = np.where(rows[:, None], even + odd, in_order)
+    for apart, right in ((bytes(rows), expected), (b"\0" * m, in_order), (b"\1" * m, even + odd)):
+        found, more = np.empty_like(right), total.copy()
+        assert core.built.multiply(a, b, found, True, False, 0, apart) and found.tobytes() == right.tobytes()
+        assert core.built.multiply(a, b, more, True, True, 0, apart) and more.tobytes() == (total + right).tobytes()
+    for kind, fused, count in ((0, False, m), (0, True, m - 1), (1, True, m)):
+        factor = b.astype(np.float16).view(np.uint16) if kind else b
+        assert not core.built.multiply(a, factor, found, fused, False, kind, b"\0" * count)
+    turned = np.ascontiguousarray(b.swapaxes(-1, -2)).swapaxes(-1, -2)
+    assert n == 1 or k == 1 or not core.built.multiply(a, turned, found, True, False, 0, b"\0" * m)
+
+
+@compiled
+@pytest.mark.parametrize("sizes", [(16, 16, 16), (8, 8, 8), (4, 20, 40), (7, 9, 16), (1, 16, 16), (16, 1, 16)])
+def test_broad_tiles_multiply_as_blas_does(sizes: tuple[int, int, int]) -> None:
+    (m, k, n), rng = sizes, np.random.default_rng(8)
+    a, b, total = (rng.standard_normal((3, 4, *size), np.float32) for size in ((m, k), (k, n), (m, n)))
+    expected = np.matmul(a, b)
+    assert products.product(core.built, a, b).tobytes() == expected.tobytes()
+    turned = total.swapaxes(-1, -2).copy().swapaxes(-1, -2)
+    for sums in (total.copy(), turned):
+        assert products.product(core.built, a, b, sums).tobytes() == (total + expected).tobytes()
+
+
+@compiled
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_number_of_16_bits_is_widened_as_numpy_does(kind: type) -> None:
     numbers = np.arange(2**16, dtype=np.uint16).reshape(-1, 1, 64)

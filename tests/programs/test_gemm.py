@@ -13,6 +13,7 @@ from runs import new_block
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import interleaved_rings
 from meshrt.mesh.tiles import gather, place, square
+from meshrt.mesh.wires.fabric import Prepared
 from meshrt.programs.gemm import PIECE, ROWS, compare, random_matrices
 from meshrt.programs.mesh.meshgemm import meshgemm, meshgemm_t
 
@@ -192,6 +193,23 @@ def test_random_matrices_are_drawn_one_after_the_other_each_time() -> None:
     for _ in range(2):
         np.testing.assert_array_equal(b(), expected[1])
         np.testing.assert_array_equal(a(), expected[0])
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+def test_plans_that_are_used_once_are_not_kept(comm):
+    """Each step of aligning has lines of its own; what is the same on any line stays, and so do results and times."""
+    whole, told = np.random.default_rng(0).standard_normal((17, 17), np.float32), []
+    for once in (False, True):
+        block = new_block(comm, (6, 6), "wse2")
+        cut = square(block.mesh)
+        a, b = (place(block, name, lambda *part: whole[part], whole.shape, cut, np.float32) for name in "AB")
+        with interleaved_rings(block) as rings:
+            c = meshgemm(block, rings, a, b, once=once)
+            channels = [channel for ring in (rings.back_x, rings.back_y) for channel, _ in ring.channels]
+            kept = [entry for channel in channels for entry in channel.cache.values() if isinstance(entry, Prepared)]
+            assert not kept if once else len(kept) > 1
+        told.append((c.tobytes(), block.clock.state.tobytes(), measured(block)["hops"]))
+    assert told[0] == told[1]
 
 
 @pytest.mark.mpi(ranks=[1])

@@ -79,16 +79,20 @@ def rotate(block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequ
             finish_shift(block, flights)
 
 
-def align(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray) -> None:
+def align(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, once: bool = False) -> None:
     """Row r of A goes back by r's place on the ring along x, column c of B by c's along y, both at once; in place.
 
-    That is how Cannon's and MeshGEMM's loop begins. LimitError as in `rotate`.
+    That is how Cannon's and MeshGEMM's loop begins. LimitError as in `rotate`. Each step is one of some lines, that
+    are others in the next: the host keeps the plans of all for another product, but not where they are used `once`.
     """
+    channels = [channel for ring in (rings.x, rings.back_x, rings.y, rings.back_y) for channel, _ in ring.channels]
     along_x = _rotation(block, rings.x, rings.back_x, a, [-place for place in rings.rows])
     along_y = _rotation(block, rings.y, rings.back_y, b, [-place for place in rings.columns])
     with block.memory.hold("tiles of A and B coming in", _incoming(rings.x, a) + _incoming(rings.y, b)):
         for of_a, of_b in zip_longest(along_x, along_y, fillvalue=()):
             finish_shift(block, of_a + of_b)
+            for channel in channels if once else ():
+                fabric.forget_lines(channel)
 
 
 def _incoming(ring: Ring, tiles: np.ndarray) -> int:

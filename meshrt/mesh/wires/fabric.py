@@ -20,7 +20,7 @@ from meshrt.mesh.wires.lane import Lane, MessageBuffer, lane_of
 from meshrt.mesh.wires.lines import View
 from meshrt.mesh.wires.planning import check_chosen, is_crossed, scheduled
 from meshrt.mesh.wires.replay import Arrival, Look, can_be_at_once, replay
-from meshrt.mesh.wires.schedule import PayloadMove, Schedule
+from meshrt.mesh.wires.schedule import Schedule
 from meshrt.mesh.wires.software import streaming_cycles
 from meshrt.mesh.wires.strides import strides_of
 from meshrt.mesh.wires.tables import Channel
@@ -130,7 +130,8 @@ def _start(
     block.begin()
     if prepared is None:
         return []
-    passage, clock, arrivals = _passage(block, channel, prepared), block.clock, list[Arrival]()
+    passage, clock = _passage(block, channel, prepared), block.clock
+    arrivals: list[Arrival] = []
     timeline, messages = block.ledger.timeline, clock.messages
     sent = -1 if timeline is None else timeline.sends(clock, 0.0 if passage.stream else passage.busy)
     number = -1 if messages is None else messages.send(prepared.schedule, prepared.views, prepared.nbytes)
@@ -237,7 +238,8 @@ def _deliver(
     target, parts = view.of(out), schedule.parts
     # one part alone NumPy copies by itself where it has to
     takes = len(parts) > 1 and any(part.message < 0 for part in parts) and np.may_share_memory(own, target)
-    if combine is None and target.nbytes > MANY and block.core is not None and _are_many(target, own, parts):
+    strided = combine is None and target.nbytes > MANY and schedule.strided
+    if strided and block.core is not None and _are_alike(target, own):
         _deliver_many(block, [target[:, part.to] for part in parts], packets, takes)
     else:
         if takes:
@@ -252,12 +254,12 @@ def _deliver(
         out[...] = target.reshape(out.shape)
 
 
-def _are_many(target: np.ndarray, own: np.ndarray, parts: "tuple[PayloadMove, ...]") -> bool:
+def _are_alike(target: np.ndarray, own: np.ndarray) -> bool:
     """May the compiled core put tiles where they belong? Not where they are to become numbers of another kind."""
     if target.dtype != own.dtype or target.shape[2:] != own.shape[2:]:
         return False
     plain = target.dtype.kind != "V" or target.itemsize <= 2  # NumPy shows others none of what it does not know
-    return len(parts) < 8 and target.ndim < 9 and plain and all(isinstance(part.to, slice) for part in parts)
+    return target.ndim < 9 and plain
 
 
 def _deliver_many(block: Cores, targets: list[np.ndarray], packets: list[np.ndarray], takes: bool) -> None:
@@ -399,3 +401,14 @@ def forget(block: Cores, channel: Channel) -> None:
     tally.settle(block)
     for key in [key for key in channel.cache if key not in ("epoch", "trace")]:
         del channel.cache[key]
+
+
+def forget_lines(channel: Channel) -> None:
+    """Drop what was made for transfers on these or those lines of a channel that will not be used so again. Nothing of
+    it may be under way. What packets do on a line stays known.
+    """
+    for key, entry in [*channel.cache.items()]:
+        if isinstance(entry, Prepared):
+            entry.schedule.cache.clear()
+        if not isinstance(key, str) and not isinstance(entry, Schedule):
+            del channel.cache[key]

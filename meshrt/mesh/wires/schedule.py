@@ -6,6 +6,7 @@ large block stay in the processor's cache through all ticks.
 """
 
 from dataclasses import field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -97,3 +98,8 @@ class Schedule:
     def idle(self) -> bool:
         """Nothing passes this rank."""
         return not self.batches
+
+    @cached_property
+    def strided(self) -> bool:
+        """Is what is delivered here a few strided copies, into evenly spaced places?"""
+        return len(self.parts) < 8 and all(isinstance(part.to, slice) for part in self.parts)
