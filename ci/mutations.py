@@ -2,6 +2,7 @@
 
 What cannot be seen is left out, with why:
     products.c, how a tile is multiplied: where it is not BLAS's number, products.py lets BLAS do it
+    sums.c, `ring_bell` and `is_done` of what is sent: who sleeps asks by itself, too, and small messages leave at once
     arm/spill.py, `name in reads and name in saved`: what is read has been written, and is saved if it made room
     arm/bus.py, `max(now, seconds[at])`: who draws no faster than it computes is not done before that; of rounding alone
     cache.py, `cache.held[1:] > southward[1:]` as `> 0`: a row that gives both ways has two tokens more than its goal
@@ -12,6 +13,10 @@ from functools import cache
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+ON_RANKS = frozenset({  # files of what goes on between ranks
+    "meshrt/mesh/wires/sums.c", "meshrt/mesh/wires/rows.py", "meshrt/mesh/wires/sends.py",
+    "meshrt/mesh/wires/sumtables.py",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,11 @@ class Mutation:
     def meets_core(self) -> bool:
         """Do its tests run with the compiled core?"""
         return self.compiled or self.file.endswith(".c")
+
+    @property
+    def how(self) -> tuple[bool, bool]:
+        """Do its tests run with the compiled core, and on several ranks?"""
+        return self.meets_core, self.file in ON_RANKS
 
     def __str__(self) -> str:
         old, new = (" ".join(text.split()) for text in (self.old, self.new))
@@ -74,6 +84,7 @@ PRODUCTS = "test_core.py"
 SHIFTS = "test_collectives.py test_shift.py"
 CROSSBAR, ROUNDS = "test_crossbar.py test_itinerary.py", "test_itinerary.py"
 STRIPS = "test_strips.py"
+ROWS = "test_sums.py test_sends.py"
 NEURON = "test_neuron_memory.py test_neuron_timeline.py test_neuron_runtime.py test_neuron_tiles.py"
 HBM_TO_HBM = "test_neuron_llama.py::test_a_sum_over_the_cores_goes_from_hbm_to_hbm"
 GPU = "test_gpu.py test_group.py"
@@ -249,6 +260,23 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("self.cells[ramp] = head", "pass", CROSSBAR),
         ("self.crossed[port][at] += self.seat_bytes[span]", "self.crossed[port][at] += self.nbytes", CROSSBAR),
         ("np.add(time, self.seat_busy[span], out=free)", "np.copyto(free, time)", CROSSBAR),
+    ],
+    "meshrt/mesh/wires/sums.c": [
+        ("    case COPY_TILE:\n        memcpy(to, from, (size_t)row->count);", "    case COPY_TILE:", ROWS),
+        ("to = use->to + (intptr_t)row->to;", "to = use->own + (intptr_t)row->to;", "test_sends.py"),
+        ("from = use->own + (intptr_t)row->from;", "from = use->to + (intptr_t)row->from;", "test_sends.py"),
+        ("to ? to : use->landing, &passage", "to ? to : use->to, &passage", "test_sends.py"),
+        ("((float *)to)[i] = ((float *)to)[i] + ", "((float *)to)[i] = ", "test_sums.py"),
+        ("((double *)to)[i] = ((double *)to)[i] + ", "((double *)to)[i] = ", "test_sums.py"),
+        ("    case KEEP:\n        memcpy(to, from, sizeof(double));", "    case KEEP:", "test_sums.py"),
+        ("        end_use(row);\n", "", "test_sums.py"),
+        ("    if (taken_at > *asked_at) {", "    if (taken_at >= *asked_at + 1e9) {", "test_sums.py"),
+        ("        *idle = row->bell ? *(const double *)row->bell : taken_at;\n", "", "test_sums.py"),
+        ("row->bell ? *(const double *)row->bell : taken_at;", "taken_at;", "test_sums.py"),
+        ("        *asked_at = taken_at;\n", "", "test_sums.py"),
+        ("run_steps(from, row->count, to ?", "run_steps(from, 0, to ?", ROWS),
+        ("return !line->error && has_come(line, row) && !line->error;", "return !line->error;", ROWS),
+        ("    return done || error;", "    return 1;", ROWS),
     ],
     "meshrt/mesh/exchange/march.c": [
         ("        if (next < high && before.core[next] == core)\n            continue;\n", "", ROUNDS),

@@ -54,6 +54,9 @@ class Clock:
     sums: list[Any] = field(default_factory=list)  # one, where sums are made by tables: see sums.py
     numbered: WeakValueDictionary[Any, np.ndarray] = field(default_factory=WeakValueDictionary)  # see strides.py
     costs: dict[tuple[float, int, int, int], float] = field(default_factory=dict)  # cycles of what was computed before
+    products: dict[tuple[int, int, int, int, bool], tuple[float, int]] = field(
+        default_factory=dict
+    )  # the same of products, and bytes that they read and write
     lent: list[np.ndarray] = field(default_factory=list)  # memory that was given back, the smallest first
 
     def __post_init__(self) -> None:
@@ -65,8 +68,8 @@ class Clock:
         self.state, self.link_free = cells[:LINK_FREE], cells[LINK_FREE:RAMP_IN]
         self.ramp_in, self.ramp_out = cells[RAMP_IN], cells[RAMP_OUT]
         self.asked_at, self.idle = np.zeros((5, *shape)), np.zeros((5, *shape))
-        alone = self.state.size == len(self.state)
-        self.alone = memoryview(self.cells[TIME]) if alone else None  # NumPy takes ten times as long for one number
+        alone = self.state.size == len(self.state)  # then NumPy would take ten times as long for its one number
+        self.alone = memoryview(self.cells[TIME]).cast("B").cast("d") if alone else None
 
     def path_changes(self) -> None:
         """To be called before hops or stages of cores change: packets that have left take a copy of what they were.

@@ -70,14 +70,19 @@ class Computing(Cores):
         """Count and time what every core, or those `cores`, does for a product [bh, bw, .., m, n] over k."""
         count, products, device = self._at_work(cores), prod(shape[2:-2]), self.device
         m, n = shape[-2:]
+        kind = m, k, n, itemsize, down
+        cost = self.clock.products.get(kind)
+        if cost is None:
+            cost = device.matmul_cycles(*kind), device.operand_bytes(m, k, n, itemsize)
+            self.clock.products[kind] = cost
         macs, counters = products * m * n * k * count, self.ledger.counters
         counters.macs += macs
         if itemsize <= 2:
             counters.macs_16 += macs
-        counters.operand_bytes += products * device.operand_bytes(m, k, n, itemsize) * count
+        counters.operand_bytes += products * cost[1] * count
         if self.mapped:
             self.maps.add("macs", products * m * n * k, cores)
-        self.clock.software(products * device.matmul_cycles(m, k, n, itemsize, down), cores)
+        self.clock.software(products * cost[0], cores)
 
     def work(self, macs: np.ndarray) -> None:
         """Every core does its own number of multiply-accumulates, int [bh, bw] (or what broadcasts to it).

@@ -23,6 +23,7 @@ comes first has the latent numbers of each behind the columns of all, in the sam
 """
 
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 
@@ -55,7 +56,7 @@ class Linear:
     turned: tuple[bool, bool]
     aligned: bool = False  # placed as the published programs have them: those are multiplied one after the other
 
-    @property
+    @cached_property
     def whole(self) -> bool:
         """What comes first is all."""
         if isinstance(self.first, Packed):

@@ -22,6 +22,7 @@ from meshrt.records import dataclass
 
 SELDOM = 8  # uses of a lane, in which it does not pay to put all of its hops together
 HEADER = 24  # bytes: time, hops, stages
+ROOM = 4096  # bytes that a message has at least: headers of small ones are all in one place, see strides.py
 KEPT = 64 * 1024  # bytes of headers that a lane keeps to itself, with views of them; more is shared by all lanes
 
 
@@ -247,7 +248,8 @@ def _buffer(
 
     packets = message.count * view.count
     size = prod(tile) * dtype.itemsize if block.payload else 0
-    data = block.clock.buffer(f"message {of_lane}", packets * (HEADER + size))
+    nbytes = packets * (HEADER + size)
+    data = block.clock.buffer(f"message {of_lane}", max(ROOM, nbytes))[:nbytes]
     heads = view.new((3,), message.count, (), np.float64, data[: packets * HEADER])
     tiles = view.new((), message.count, tile, dtype, data[packets * HEADER :]) if block.payload else data
     note = f"{schedule.note}, tick {number}".encode()

@@ -21,16 +21,16 @@ def rows_of(
     block: Cores, lane: Lane, passage: Passage, tiles: np.ndarray, out: np.ndarray, at_once: bool
 ) -> Rows | None:  # fmt: skip
     """Those of a transfer on a lane: made at its second use. None where the core does not make it as a whole."""
+    if not lane.sends:
+        lane.sends[None] = None  # used once
+        return None
     key = passage.watch, passage.stream, at_once
     if key not in lane.sends:
-        lane.sends[key] = ()  # used once
-        return None
-    rows: Rows | tuple[()] | None = lane.sends[key]
-    if rows == ():
-        rows = lane.sends[key] = _rows(block, lane, passage, tiles.nbytes, at_once)
+        lane.sends[key] = _rows(block, lane, passage, tiles.nbytes, at_once)
+    rows: Rows | None = lane.sends[key]
     if rows is None or tiles.dtype != out.dtype or tiles.shape != out.shape:
         return None
-    return rows if tiles.flags.c_contiguous and out.flags.c_contiguous else None  # type: ignore[return-value]  # no ()
+    return rows if tiles.flags.c_contiguous and out.flags.c_contiguous else None
 
 
 def _rows(block: Cores, lane: Lane, passage: Passage, tile: int, at_once: bool) -> Rows | None:

@@ -4,6 +4,7 @@ The steps are those of replay.py and fabric.py, in the same order. Made at a lan
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from struct import pack
 
@@ -47,9 +48,18 @@ class Strides:
 
 
 def strides_of(block: Cores, lane: Lane) -> Strides:
-    """Made once for a lane."""
+    """Made once for all lanes of a schedule on a view whose headers are in the same places: tiles may differ."""
     if not lane.strides:
-        lane.strides.append(_strides(block, lane))
+        ticks = [tick for run in lane.runs for tick in run.ticks if tick.sends or tick.recvs]
+        messages = [message for tick in ticks for message in (*tick.sends, *tick.recvs)]
+        key = Strides, lane.view, *(block.core.address(message.spec[0]) for message in messages)
+        made: Strides | None = lane.schedule.cache.get(key)
+        if made is None:
+            made = lane.schedule.cache[key] = _strides(block, lane)
+        else:
+            stretches = zip((steps for steps, _ in made.stretches), [*ticks, None], strict=True)
+            made = replace(made, stretches=list(stretches))
+        lane.strides.append(made)
     strides: Strides = lane.strides[0]
     return strides
 
