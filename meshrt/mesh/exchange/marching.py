@@ -7,7 +7,7 @@ import numpy as np
 
 from meshrt.mesh.exchange.convoy import Convoy, Seats
 from meshrt.mesh.exchange.legs import ways
-from meshrt.mesh.exchange.march import HEADER, PORTS, March
+from meshrt.mesh.exchange.march import HEADER, PORTS, STRETCH, March
 from meshrt.mesh.exchange.onward import Onward
 from meshrt.mesh.exchange.porter import Porter
 from meshrt.mesh.exchange.rounds import position_here
@@ -83,6 +83,8 @@ class MarchingPorter(Porter):
         self.march.carry(block, self.nbytes, len(cells[0]), local=at.astype(np.int32), heads=self.header, **arrays)
         steps = *((row, 1) if self.axis == "x" else (1, row)), *(step // 8 for step in self.header.strides)
         self.march.on_lines(np.outer([0, self.lines], self.inside), self.lines, steps)
+        if self.axis == "x" and not self.cut and not self.number:
+            self.march.put(stretches=np.empty((PORTS * self.count, STRETCH), np.int32))
         return self.march.rounds()
 
     def depart(self, turn: Any, tag: int, pending: list[Any]) -> None:
