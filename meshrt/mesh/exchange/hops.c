@@ -115,22 +115,41 @@ static inline void leave_line(const March *m, Seats seats, int port, int64_t sea
                m->busy[seats.kind[seat] & ASKS], seats.kind[seat] >> 1);
 }
 
-enum { AHEAD = 16 }; /* seats: what is needed for that one is asked of the memory now */
+/* Packets lie in the order of their readers, cores at any distance: each would wait for the memory, unless what is
+   needed for the seat AHEAD of it is asked for now. Of many lines the processor itself fetches what comes next. */
+enum { AHEAD = 16, MANY_LINES = 64, CACHE_LINE = 64 }; /* seats, lines, bytes */
 
-/* Packets lie in the order of their readers, cores at any distance: without this each waits for the memory. */
-static inline __attribute__((always_inline)) void fetch_ahead(const March *m, Seats seats, int port, int64_t seat,
-                                                              int64_t end)
+static inline __attribute__((always_inline)) void fetch(const double *first, int64_t count)
 {
-    if (seat >= end || m->from_line[seats.core[seat]] >= m->to_line[seats.core[seat]])
-        return; /* it is another rank's */
-    const double *head = m->heads + m->packets[seats.leg[seat]] * m->slot_step;
-    const double *cell = m->cells + m->local[seats.core[seat]] * m->core_step;
+    const char *end = (const char *)(first + count);
+    for (const char *line = (const char *)((intptr_t)first & -CACHE_LINE); line < end; line += CACHE_LINE)
+        __builtin_prefetch(line, 1);
+}
+
+static inline __attribute__((always_inline)) void fetch_to_leave(const March *m, Seats seats, int port, int64_t seat)
+{
+    const int32_t core = seats.core[seat];
+    const int64_t line = m->from_line[core], lines = m->to_line[core] - line;
+    if (lines <= 0 || lines > MANY_LINES)
+        return;
+    const double *head = m->heads + m->packets[seats.leg[seat]] * m->slot_step + line;
+    const double *cell = m->cells + m->local[core] * m->core_step + line;
     for (int row = TIME; row <= STAGES; row++) {
-        __builtin_prefetch(head + row * m->head_row, 1);
-        __builtin_prefetch(cell + row * m->row, 1);
+        fetch(head + row * m->head_row, lines);
+        fetch(cell + row * m->row, lines);
     }
-    __builtin_prefetch(cell + RAMP_OUT * m->row, 1);
-    __builtin_prefetch(cell + (LINK_FREE + port) * m->row, 1);
+    fetch(cell + RAMP_OUT * m->row, lines);
+    fetch(cell + (LINK_FREE + port) * m->row, lines);
+}
+
+static inline __attribute__((always_inline)) void fetch_to_come_in(const March *m, Seats seats, int64_t step,
+                                                                   int64_t seat)
+{
+    const int64_t core = seats.core[seat] + step, line = m->from_line[core], lines = m->to_line[core] - line;
+    if (lines <= 0 || lines > MANY_LINES)
+        return;
+    fetch(m->heads + m->packets[seats.leg[seat]] * m->slot_step + line, lines);
+    fetch(m->cells + RAMP_IN * m->row + m->local[core] * m->core_step + line, lines);
 }
 
 static void leave_lines_by(const March *const march, int port)
@@ -147,7 +166,8 @@ static void leave_lines_by(const March *const march, int port)
     for (int64_t seat = low; seat < high; seat++) {
         const int32_t core = seats.core[seat];
         const int64_t line = m.from_line[core], cell = line + m.local[core] * m.core_step;
-        fetch_ahead(&m, seats, port, seat + AHEAD, high);
+        if (seat + AHEAD < high)
+            fetch_to_leave(&m, seats, port, seat + AHEAD);
         leave_row(&m, m.to_line[core] - line, m.cells + cell, m.cells + (LINK_FREE + port) * m.row + cell,
                   m.heads + line + m.packets[seats.leg[seat]] * m.slot_step, 1, m.busy[seats.kind[seat] & ASKS],
                   seats.kind[seat] >> 1);
@@ -210,11 +230,8 @@ static void come_in_lines_by(const March *const march, int port)
     for (int64_t seat = low; seat < high; seat++) {
         const int64_t to = seats.core[seat] + step, line = m.from_line[to], lines = m.to_line[to] - line;
         const double busy = m.busy[seats.kind[seat] & ASKS];
-        const int64_t then = seat + AHEAD, next = then < high ? seats.core[then] + step : to;
-        if (then < high && m.from_line[next] < m.to_line[next]) {
-            __builtin_prefetch(m.heads + m.packets[seats.leg[then]] * m.slot_step, 1);
-            __builtin_prefetch(m.cells + RAMP_IN * m.row + m.local[next] * m.core_step, 1);
-        }
+        if (seat + AHEAD < high)
+            fetch_to_come_in(&m, seats, step, seat + AHEAD);
         come_in_row(lines, m.heads + line + m.packets[seats.leg[seat]] * m.slot_step, 1,
                     m.cells + RAMP_IN * m.row + line + m.local[to] * m.core_step, busy);
     }

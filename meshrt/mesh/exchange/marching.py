@@ -47,7 +47,15 @@ class MarchingConvoy(Convoy):
             return
         onward = Onward(self.block, self.march, self.name)
         if self.whole or onward.connect(tag, self.march.cores * self.lines):
+            self._lay_out()
             onward.go()
+            self._put_back()
+
+    def _lay_out(self) -> None:
+        """Clocks may lie otherwise now, as nothing else needs them until they are put back."""
+
+    def _put_back(self) -> None:
+        """Clocks lie as those of a block do."""
 
     def _over_edge(self, way: str, port: int) -> tuple[Seats, np.ndarray]:
         """Of packets that go over the edge of the block by a port: where their headers are, and their legs."""
