@@ -67,8 +67,15 @@ def test_strips_leave_the_machine_as_numpy_does(
             for shape, asks in (((1, 11), True), ((2, 5), True), ((3, 3), False), ((5, 2), True), ((5, 1), True))
         ]
         line = Transfer("x", np.arange(width)[::-1].copy(), tiles, True)
+        of_one = [Transfer(axis, np.full(n, 4), tiles, True) for axis, n in (("x", width), ("y", height))]
         with crossbar(block) as bar:
-            for together in (*([one] for one in by_strip), [by_strip[1], line], [line, by_strip[2], by_strip[3]]):
+            for together in (
+                *([one] for one in by_strip),
+                of_one[:1],
+                of_one,
+                [by_strip[1], line],
+                [line, by_strip[2], by_strip[3]],
+            ):
                 outs += exchange(block, bar, *together)
         tally.settle(block)
         of_maps = [one for one in vars(block.maps).values() if isinstance(one, np.ndarray)] if maps else []

@@ -62,30 +62,44 @@ static inline Lanes later_of(Lanes one, Lanes other)
     return either((Mask)(one > other), one, other);
 }
 
-/* leave_core for a packet of many lines, whose numbers lie side by side. */
-static void leave_side_by_side(const March *m, int64_t lines, double *cell, double *link, double *head, double busy,
-                               double touched)
+/* Numbers that lie in the order of the lanes, or of which each lies before the last. */
+static inline Lanes load(const double *first, int rising)
 {
-    const int64_t row = m->row, head_row = m->head_row;
+    const Lanes both = *(const Lanes *)(rising ? first : first - (LANES - 1));
+    return rising ? both : (Lanes){both[1], both[0]};
+}
+
+static inline void store(double *first, Lanes both, int rising)
+{
+    *(Lanes *)(rising ? first : first - (LANES - 1)) = rising ? both : (Lanes){both[1], both[0]};
+}
+
+/* leave_core for so many packets, of as many lines or cores, whose numbers lie side by side; their headers so, too, or
+   the other way round. */
+static inline __attribute__((always_inline)) void leave_row(const March *m, int64_t count, double *cell, double *link,
+                                                            double *head, int rising, double busy, double touched)
+{
+    const int64_t row = m->row, head_row = m->head_row, step = rising ? 1 : -1;
     const double software = m->beta * touched;
-    int64_t line = 0;
-    for (; line + LANES <= lines; line += LANES, cell += LANES, link += LANES, head += LANES) {
+    int64_t n = 0;
+    for (; n + LANES <= count; n += LANES, cell += LANES, link += LANES, head += LANES * step) {
         Lanes *time = (Lanes *)(cell + TIME * row), *hops = (Lanes *)(cell + HOPS * row);
         Lanes *stages = (Lanes *)(cell + STAGES * row), *ramp = (Lanes *)(cell + RAMP_OUT * row);
-        Lanes *its = (Lanes *)head, *its_hops = (Lanes *)(head + HOPS * head_row);
-        Lanes *its_stages = (Lanes *)(head + STAGES * head_row);
-        const Mask later = (Mask)(*its > *time);
-        const Lanes passed = either(later, *its_hops, *hops), staged = either(later, *its_stages, *stages) + touched;
-        Lanes now = either(later, *its, *time) + software;
+        const Lanes its = load(head, rising);
+        const Mask later = (Mask)(its > *time);
+        const Lanes passed = either(later, load(head + HOPS * head_row, rising), *hops);
+        const Lanes staged = either(later, load(head + STAGES * head_row, rising), *stages) + touched;
+        Lanes now = either(later, its, *time) + software;
         *time = now, *hops = passed, *stages = staged;
-        *its_hops = passed + 1.0, *its_stages = staged;
+        store(head + HOPS * head_row, passed + 1.0, rising);
+        store(head + STAGES * head_row, staged, rising);
         if (m->timed) {
             now = later_of(later_of(now, *ramp), *(Lanes *)link);
             *ramp = *(Lanes *)link = now + busy;
         }
-        *its = now + m->alpha;
+        store(head, now + m->alpha, rising);
     }
-    for (; line < lines; line++, cell++, link++, head++)
+    for (; n < count; n++, cell++, link++, head += step)
         leave_core(m, cell, link, head, head_row, head, head_row, busy, touched);
 }
 
@@ -101,22 +115,41 @@ static inline void leave_line(const March *m, Seats seats, int port, int64_t sea
                m->busy[seats.kind[seat] & ASKS], seats.kind[seat] >> 1);
 }
 
-enum { AHEAD = 16 }; /* seats: what is needed for that one is asked of the memory now */
+/* Packets lie in the order of their readers, cores at any distance: each would wait for the memory, unless what is
+   needed for the seat AHEAD of it is asked for now. Of many lines the processor itself fetches what comes next. */
+enum { AHEAD = 16, MANY_LINES = 64, CACHE_LINE = 64 }; /* seats, lines, bytes */
 
-/* Packets lie in the order of their readers, cores at any distance: without this each waits for the memory. */
-static inline __attribute__((always_inline)) void fetch_ahead(const March *m, Seats seats, int port, int64_t seat,
-                                                              int64_t end)
+static inline __attribute__((always_inline)) void fetch(const double *first, int64_t count)
 {
-    if (seat >= end || m->from_line[seats.core[seat]] >= m->to_line[seats.core[seat]])
-        return; /* it is another rank's */
-    const double *head = m->heads + m->packets[seats.leg[seat]] * m->slot_step;
-    const double *cell = m->cells + m->local[seats.core[seat]] * m->core_step;
+    const char *end = (const char *)(first + count);
+    for (const char *line = (const char *)((intptr_t)first & -CACHE_LINE); line < end; line += CACHE_LINE)
+        __builtin_prefetch(line, 1);
+}
+
+static inline __attribute__((always_inline)) void fetch_to_leave(const March *m, Seats seats, int port, int64_t seat)
+{
+    const int32_t core = seats.core[seat];
+    const int64_t line = m->from_line[core], lines = m->to_line[core] - line;
+    if (lines <= 0 || lines > MANY_LINES)
+        return;
+    const double *head = m->heads + m->packets[seats.leg[seat]] * m->slot_step + line;
+    const double *cell = m->cells + m->local[core] * m->core_step + line;
     for (int row = TIME; row <= STAGES; row++) {
-        __builtin_prefetch(head + row * m->head_row, 1);
-        __builtin_prefetch(cell + row * m->row, 1);
+        fetch(head + row * m->head_row, lines);
+        fetch(cell + row * m->row, lines);
     }
-    __builtin_prefetch(cell + RAMP_OUT * m->row, 1);
-    __builtin_prefetch(cell + (LINK_FREE + port) * m->row, 1);
+    fetch(cell + RAMP_OUT * m->row, lines);
+    fetch(cell + (LINK_FREE + port) * m->row, lines);
+}
+
+static inline __attribute__((always_inline)) void fetch_to_come_in(const March *m, Seats seats, int64_t step,
+                                                                   int64_t seat)
+{
+    const int64_t core = seats.core[seat] + step, line = m->from_line[core], lines = m->to_line[core] - line;
+    if (lines <= 0 || lines > MANY_LINES)
+        return;
+    fetch(m->heads + m->packets[seats.leg[seat]] * m->slot_step + line, lines);
+    fetch(m->cells + RAMP_IN * m->row + m->local[core] * m->core_step + line, lines);
 }
 
 static void leave_lines_by(const March *const march, int port)
@@ -133,10 +166,11 @@ static void leave_lines_by(const March *const march, int port)
     for (int64_t seat = low; seat < high; seat++) {
         const int32_t core = seats.core[seat];
         const int64_t line = m.from_line[core], cell = line + m.local[core] * m.core_step;
-        fetch_ahead(&m, seats, port, seat + AHEAD, high);
-        leave_side_by_side(&m, m.to_line[core] - line, m.cells + cell, m.cells + (LINK_FREE + port) * m.row + cell,
-                           m.heads + line + m.packets[seats.leg[seat]] * m.slot_step,
-                           m.busy[seats.kind[seat] & ASKS], seats.kind[seat] >> 1);
+        if (seat + AHEAD < high)
+            fetch_to_leave(&m, seats, port, seat + AHEAD);
+        leave_row(&m, m.to_line[core] - line, m.cells + cell, m.cells + (LINK_FREE + port) * m.row + cell,
+                  m.heads + line + m.packets[seats.leg[seat]] * m.slot_step, 1, m.busy[seats.kind[seat] & ASKS],
+                  seats.kind[seat] >> 1);
     }
 }
 
@@ -144,6 +178,21 @@ static void leave_lines_by(const March *const march, int port)
 static inline void come_in_core(double *head, double *ramp, double busy)
 {
     *ramp = *head = (*head > *ramp ? *head : *ramp) + busy;
+}
+
+/* The same for so many, as leave_row. */
+static inline __attribute__((always_inline)) void come_in_row(int64_t count, double *head, int rising, double *ramp,
+                                                              double busy)
+{
+    const int64_t step = rising ? 1 : -1;
+    int64_t n = 0;
+    for (; n + LANES <= count; n += LANES, head += LANES * step, ramp += LANES) {
+        const Lanes came = later_of(load(head, rising), *(Lanes *)ramp) + busy;
+        *(Lanes *)ramp = came;
+        store(head, came, rising);
+    }
+    for (; n < count; n++, head += step)
+        come_in_core(head, ramp++, busy);
 }
 
 static void come_in_by(const March *const march, int port)
@@ -181,18 +230,80 @@ static void come_in_lines_by(const March *const march, int port)
     for (int64_t seat = low; seat < high; seat++) {
         const int64_t to = seats.core[seat] + step, line = m.from_line[to], lines = m.to_line[to] - line;
         const double busy = m.busy[seats.kind[seat] & ASKS];
-        const int64_t then = seat + AHEAD, next = then < high ? seats.core[then] + step : to;
-        if (then < high && m.from_line[next] < m.to_line[next]) {
-            __builtin_prefetch(m.heads + m.packets[seats.leg[then]] * m.slot_step, 1);
-            __builtin_prefetch(m.cells + RAMP_IN * m.row + m.local[next] * m.core_step, 1);
-        }
-        double *head = m.heads + line + m.packets[seats.leg[seat]] * m.slot_step;
-        double *ramp = m.cells + RAMP_IN * m.row + line + m.local[to] * m.core_step;
-        int64_t n = 0;
-        for (; n + LANES <= lines; n += LANES, head += LANES, ramp += LANES)
-            *(Lanes *)ramp = *(Lanes *)head = later_of(*(Lanes *)head, *(Lanes *)ramp) + busy;
-        for (; n < lines; n++)
-            come_in_core(head++, ramp++, busy);
+        if (seat + AHEAD < high)
+            fetch_to_come_in(&m, seats, step, seat + AHEAD);
+        come_in_row(lines, m.heads + line + m.packets[seats.leg[seat]] * m.slot_step, 1,
+                    m.cells + RAMP_IN * m.row + line + m.local[to] * m.core_step, busy);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- cores in a row
+
+   Where the cores of a line lie side by side, and so its packets, neighbours that pass packets on the same way are gone
+   through as one: all that is done for a line in a round is a few stretches of memory. */
+
+static int in_a_row(const March *m)
+{
+    return m->stretches && m->core_step == 1 && m->slot_step == 1;
+}
+
+/* Does this seat's packet follow that of the one before, as all of a stretch do? */
+static int follows(const March *m, Seats seats, int64_t seat, const Stretch *stretch)
+{
+    return seats.core[seat] == seats.core[seat - 1] + 1 && seats.kind[seat] == stretch->kind &&
+           m->packets[seats.leg[seat]] == m->packets[seats.leg[seat - 1]] + stretch->step;
+}
+
+/* Those that leave by a port, from this place of the list on. Returns how many there are then. */
+static int64_t stretches_of(const March *m, int port, int64_t count)
+{
+    const Seats seats = m->seats[m->now & 1];
+    const int64_t low = port * m->cores, high = low + m->fill[port];
+    for (int64_t seat = low; seat < high;) {
+        Stretch *stretch = &m->stretches[count++];
+        *stretch = (Stretch){seats.core[seat], m->packets[seats.leg[seat]], 1, 1, port, seats.kind[seat]};
+        if (++seat < high)
+            stretch->step = m->packets[seats.leg[seat]] < stretch->slot ? -1 : 1;
+        for (; seat < high && follows(m, seats, seat, stretch); seat++)
+            stretch->count++;
+    }
+    return count;
+}
+
+static inline void leave_stretch(const March *m, const Stretch *one, int64_t line)
+{
+    double *cell = m->cells + line * m->line_step + m->local[one->core];
+    double *link = cell + (LINK_FREE + one->port) * m->row, *head = m->heads + line * m->head_line + one->slot;
+    const double busy = m->busy[one->kind & ASKS], touched = one->kind >> 1;
+    if (one->step > 0)
+        leave_row(m, one->count, cell, link, head, 1, busy, touched);
+    else
+        leave_row(m, one->count, cell, link, head, 0, busy, touched);
+}
+
+static inline void come_in_stretch(const March *m, const Stretch *one, int64_t line)
+{
+    double *head = m->heads + line * m->head_line + one->slot;
+    double *ramp = m->cells + RAMP_IN * m->row + line * m->line_step + m->local[one->core + step_of(m, one->port)];
+    if (one->step > 0)
+        come_in_row(one->count, head, 1, ramp, m->busy[one->kind & ASKS]);
+    else
+        come_in_row(one->count, head, 0, ramp, m->busy[one->kind & ASKS]);
+}
+
+/* All lines' packets leave, and get to the next core, too: this is the first of what is carried out together, so it has
+   its turn with the ramp of each core before all others. */
+static void move_in_rows(const March *const march)
+{
+    const March m = *march;
+    int64_t count = 0;
+    for (int port = 0; port < PORTS; port++)
+        count = stretches_of(march, port, count);
+    for (int64_t line = 0; line < m.lines; line++) {
+        for (int64_t n = 0; n < count; n++)
+            leave_stretch(&m, &m.stretches[n], line);
+        for (int64_t n = 0; m.timed && n < count; n++)
+            come_in_stretch(&m, &m.stretches[n], line);
     }
 }
 
@@ -249,15 +360,18 @@ static void cross_lines(March *march, int port, Crossing *sum)
 
 void leave_cores(March *m, Crossing *sum)
 {
+    if (in_a_row(m))
+        move_in_rows(m);
     for (int port = 0; port < PORTS; port++) {
-        (m->heads ? leave_lines_by : leave_by)(m, port);
+        if (!in_a_row(m))
+            (m->heads ? leave_lines_by : leave_by)(m, port);
         (m->heads ? cross_lines : cross)(m, port, sum);
     }
 }
 
 void come_in_at_cores(March *m)
 {
-    for (int port = 0; m->timed && port < PORTS; port++)
+    for (int port = 0; m->timed && !in_a_row(m) && port < PORTS; port++)
         (m->heads ? come_in_lines_by : come_in_by)(m, port);
 }
 

@@ -21,6 +21,11 @@ typedef struct {
     int32_t core, leg;
 } Ended;
 
+/* Packets of a line that leave cores side by side by the same port, and lie side by side: each `step` from the last. */
+typedef struct {
+    int32_t core, slot, step, count, port, kind;
+} Stretch;
+
 /* As in march.py: pointers, whole numbers and doubles of eight bytes each. */
 typedef struct {
     int64_t width, cores, legs;
@@ -41,6 +46,7 @@ typedef struct {
     double *waiting;              /* headers of packets that wait, [TIME, HOPS, STAGES][packet]; or NULL, and */
     double *heads;                /* of all packets of all lines, and how far apart they and their cells are: */
     int64_t lines, line_step, core_step, head_row, head_line, slot_step;
+    Stretch *stretches;         /* of a round: room for them, or NULL; see hops.c */
     int64_t *crossed, *entered; /* bytes over the links, [port][links], and into each place; of lines, each core */
     int64_t links, nbytes[2];   /* of a packet with a tile and of a request, as busy */
     int64_t timed;              /* does a link take any time? */

@@ -17,7 +17,7 @@ from meshrt.mesh.wires.lines import View
 if TYPE_CHECKING:
     from meshrt.mesh.block import Block
 
-PORTS, HEADER = len(STEP), 3
+PORTS, HEADER, STRETCH = len(STEP), 3, 6
 ASKS, TOUCHED = 1, 2  # bits of a packet's kind: it bears no tile, software had it before
 BY_LEG = ("doors", "lengths", "packets", "first", "tiles", "start", "came", "next")
 SEATS = ("core", "leg", "stop", "kind", "heads")
@@ -27,7 +27,7 @@ NUMBERS = (
     *(f"{name} {turn}" for turn in (0, 1) for name in SEATS),
     *("from", "ended", "leaving", "coming", "local", "from lines", "to lines"),
     *("cells", "row", "waiting", "heads", "lines", *STEPS),
-    *("crossed", "entered", "links"),
+    *("stretches", "crossed", "entered", "links"),
 )
 Places = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 TABLE = np.dtype(  # March in march.c: whole numbers, and the addresses of arrays

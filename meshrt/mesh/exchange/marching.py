@@ -7,7 +7,7 @@ import numpy as np
 
 from meshrt.mesh.exchange.convoy import Convoy, Seats
 from meshrt.mesh.exchange.legs import ways
-from meshrt.mesh.exchange.march import HEADER, PORTS, March
+from meshrt.mesh.exchange.march import HEADER, PORTS, STRETCH, March
 from meshrt.mesh.exchange.onward import Onward
 from meshrt.mesh.exchange.porter import Porter
 from meshrt.mesh.exchange.rounds import position_here
@@ -47,7 +47,15 @@ class MarchingConvoy(Convoy):
             return
         onward = Onward(self.block, self.march, self.name)
         if self.whole or onward.connect(tag, self.march.cores * self.lines):
+            self._lay_out()
             onward.go()
+            self._put_back()
+
+    def _lay_out(self) -> None:
+        """Clocks may lie otherwise now, as nothing else needs them until they are put back."""
+
+    def _put_back(self) -> None:
+        """Clocks lie as those of a block do."""
 
     def _over_edge(self, way: str, port: int) -> tuple[Seats, np.ndarray]:
         """Of packets that go over the edge of the block by a port: where their headers are, and their legs."""
@@ -83,6 +91,8 @@ class MarchingPorter(Porter):
         self.march.carry(block, self.nbytes, len(cells[0]), local=at.astype(np.int32), heads=self.header, **arrays)
         steps = *((row, 1) if self.axis == "x" else (1, row)), *(step // 8 for step in self.header.strides)
         self.march.on_lines(np.outer([0, self.lines], self.inside), self.lines, steps)
+        if self.axis == "x" and not self.cut and not self.number:
+            self.march.put(stretches=np.empty((PORTS * self.count, STRETCH), np.int32))
         return self.march.rounds()
 
     def depart(self, turn: Any, tag: int, pending: list[Any]) -> None:

@@ -24,7 +24,7 @@ class Porter:
     """A transfer along an axis under way at this rank: headers [3, lines, packets], and tiles from other ranks."""
 
     def __init__(self, block: "Block", transfer: Transfer, number: int) -> None:
-        self.block, self.transfer, self.name = block, transfer, f"crossbar packets {number}"
+        self.block, self.transfer, self.number, self.name = block, transfer, number, f"crossbar packets {number}"
         mesh, axis, tiles = block.mesh, transfer.axis, transfer.tiles
         assert axis is not None
         self.axis, lines = axis, mesh.block_length("y" if axis == "x" else "x")

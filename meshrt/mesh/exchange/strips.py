@@ -73,14 +73,30 @@ class MarchingStrips(MarchingConvoy):
         self.heads = by_packet.transpose(1, 0, 2)
         self.strip_crossed, self.strip_entered = np.zeros((4, len(x)), np.int64), np.zeros(len(x), np.int64)
         arrays = {"heads": by_packet, "crossed": self.strip_crossed, "entered": self.strip_entered}
-        cells, local, row, steps = block.clock.cells, self.at, block.clock.cells.shape[1], (columns, 1)
+        cells, self.by_strip = block.clock.cells, np.zeros(0)
+        local = self.at.astype(np.int32)
+        self.march.carry(block, self.nbytes, cells.shape[1], cells=cells, local=local, **arrays)
+        self.march.on_lines(self.lines_of, lines, (columns, 1, lines, 1, HEADER * lines))
         if self.alone:
-            cells = self.cells_by_strip = self._of_strips(cells[:, :-1].reshape(-1, high, wide))
-            local, row, steps = (y - mesh.y0) * columns + x, lines, (1, lines * cells.shape[2])
-        self.march.carry(block, self.nbytes, row, cells=cells, local=local.astype(np.int32), **arrays)
-        self.march.on_lines(self.lines_of, lines, (*steps, lines, 1, HEADER * lines))
+            self._lay_out()
 
     # ---------------------------------------------------------------------------------------- strips and the block
+
+    def _lay_out(self) -> None:
+        """Clocks lie by strip, so that those of a hop are side by side."""
+        if not len(self.by_strip):
+            mesh, columns, cells = self.block.mesh, self.columns, self.block.clock.cells[:, :-1]
+            y, x = np.divmod(np.arange(mesh.height * columns), columns)
+            self.by_strip = self._of_strips(cells.reshape(-1, *self.block.shape))
+            local = ((y - mesh.y0) * columns + x).astype(np.int32)
+            steps = {"line_step": 1, "core_step": self.lines * len(cells)}
+            self.march.put(cells=self.by_strip, local=local, row=self.lines, **steps)
+
+    def _put_back(self) -> None:
+        if len(self.by_strip):
+            cells = self.block.clock.cells[:, :-1]
+            self._to_block(self.by_strip.transpose(2, 0, 3, 1), cells.reshape(-1, *self.block.shape))
+            self.by_strip = np.zeros(0)
 
     def _of_strips(self, cells: np.ndarray) -> np.ndarray:
         """Rows of cells of the block, [rows, high, wide], by strip: [high, columns, rows, lines]."""
@@ -123,8 +139,7 @@ class MarchingStrips(MarchingConvoy):
     def land(self) -> np.ndarray:
         block, mesh = self.block, self.block.mesh
         shape, rows = block.shape, slice(mesh.y0, mesh.y0 + block.shape[0])
-        if self.alone:
-            self._to_block(self.cells_by_strip.transpose(2, 0, 3, 1), block.clock.cells[:, :-1].reshape(-1, *shape))
+        self._put_back()
         for counted, of_block in ((self.strip_crossed, self.crossed), (self.strip_entered[None], self.entered[None])):
             by_row = counted.reshape(len(counted), mesh.height, 1, self.columns)[:, rows].repeat(self.lines, axis=2)
             self._to_block(by_row, of_block[:, :-1].reshape(-1, *shape))
