@@ -159,26 +159,11 @@ class Config:
         read = Keys({**kind.defaults, **data}, source, names=kind.keys)
         _refuse_unsupported(read, name, kind)
 
-        hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
-        kv_heads = read.size("num_key_value_heads", heads)
-        if heads % kv_heads:
-            raise read.bad("num_attention_heads", f"is {heads}, not a multiple of num_key_value_heads, {kv_heads}")
-        if not read.has("head_dim") and hidden % heads:
-            raise read.bad("hidden_size", f"is {hidden}, not a multiple of num_attention_heads, {heads}; give head_dim")
-        head_dim = read.size("head_dim", hidden // heads)
-        if head_dim % 2 and kind.position_offset is None:
-            raise read.bad("head_dim", f"is {head_dim}; rotary embedding needs an even one")
-        if heads * head_dim > MAX_SIZE:
-            raise read.bad("head_dim", f"is {head_dim}, of {heads} heads; all of them may have {MAX_SIZE} numbers")
-        if read.get("word_embed_proj_dim", int, hidden) != hidden:
-            raise read.bad("word_embed_proj_dim", f"is {read.found('word_embed_proj_dim')}; only {hidden} is supported")
+        hidden, heads, kv_heads, head_dim = _read_heads(read, kind)
         bias = kind.biases == "all" or (kind.biases == "switched" and read.get("attention_bias", bool, False))
         layers = read.size("num_hidden_layers", most=MAX_LAYERS)
         eps = read.between("rms_norm_eps", 0, 1)
-        activation = read.get("hidden_act", str, "silu")
-        supported = ACTIVATIONS if name not in MIXTURES else ("silu",)
-        if activation not in supported:
-            raise read.bad("hidden_act", f"is {activation!r}; supported are {', '.join(supported)}")
+        activation = _read_activation(read, name)
         scalar = read.between("query_pre_attn_scalar", 1e-6, 1e9) if read.has("query_pre_attn_scalar") else head_dim
 
         def cap(key: str) -> float | None:
@@ -202,7 +187,7 @@ class Config:
             qkv_bias=bias or name == "qwen2" or (name == "qwen2_moe" and read.get("qkv_bias", bool, True)),
             o_bias=bias,
             mlp_bias=kind.biases == "all" or (name == "llama" and read.get("mlp_bias", bool, False)),
-            activation=ACTIVATIONS[activation],
+            activation=activation,
             max_positions=read.size("max_position_embeddings"),
             rope=rope,
             local_rope=local_rope,
@@ -216,22 +201,54 @@ class Config:
             moe=read_moe(read, name, layers) if name in MIXTURES else None,
             clip_qkv=cap("clip_qkv") if name == "olmoe" else None,
         )
-        if read.has("quantized") and read.has("low_rank"):
-            raise read.bad("quantized", "and 'low_rank' are both set; a matrix is kept in one form")
-        key = "quantized" if read.has("quantized") else "low_rank"
-        if not read.has(key):
-            return config
-        try:
-            if key == "quantized":
-                shapes = {name: (matrix.columns, matrix.rows) for name, matrix in config.matrices().items()}
-                forms = read_quantized(read.get(key, dict), shapes)
-                head = read_head(read.get(key, dict), next(iter(forms.values())), hidden)
-                if head is not None and config.tie_word_embeddings:
-                    raise ValueError("has a 'head', and tie_word_embeddings says that it is the embedding")
-                return replace(config, quantized=forms, head=head)
+        return _with_forms(config, read)
+
+
+def _read_heads(read: Keys, kind: ModelKind) -> tuple[int, int, int, int]:
+    """Hidden size; heads of queries, and of keys and values; the size of one. ModelError."""
+    hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
+    kv_heads = read.size("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise read.bad("num_attention_heads", f"is {heads}, not a multiple of num_key_value_heads, {kv_heads}")
+    if not read.has("head_dim") and hidden % heads:
+        raise read.bad("hidden_size", f"is {hidden}, not a multiple of num_attention_heads, {heads}; give head_dim")
+    head_dim = read.size("head_dim", hidden // heads)
+    if head_dim % 2 and kind.position_offset is None:
+        raise read.bad("head_dim", f"is {head_dim}; rotary embedding needs an even one")
+    if heads * head_dim > MAX_SIZE:
+        raise read.bad("head_dim", f"is {head_dim}, of {heads} heads; all of them may have {MAX_SIZE} numbers")
+    if read.get("word_embed_proj_dim", int, hidden) != hidden:
+        raise read.bad("word_embed_proj_dim", f"is {read.found('word_embed_proj_dim')}; only {hidden} is supported")
+    return hidden, heads, kv_heads, head_dim
+
+
+def _read_activation(read: Keys, name: str) -> Activation:
+    """That of a model of this type. ModelError."""
+    activation = read.get("hidden_act", str, "silu")
+    supported = ACTIVATIONS if name not in MIXTURES else ("silu",)
+    if activation not in supported:
+        raise read.bad("hidden_act", f"is {activation!r}; supported are {', '.join(supported)}")
+    return ACTIVATIONS[activation]
+
+
+def _with_forms(config: Config, read: Keys) -> Config:
+    """With what the file says of matrices in codes, or in two factors. ModelError."""
+    if read.has("quantized") and read.has("low_rank"):
+        raise read.bad("quantized", "and 'low_rank' are both set; a matrix is kept in one form")
+    key = "quantized" if read.has("quantized") else "low_rank"
+    if not read.has(key):
+        return config
+    try:
+        if key == "low_rank":
             return replace(config, factored=read_ranks(read.get(key, dict), config.matrices().values()))
-        except ValueError as error:
-            raise read.bad(key, str(error)) from error
+        shapes = {name: (matrix.columns, matrix.rows) for name, matrix in config.matrices().items()}
+        forms = read_quantized(read.get(key, dict), shapes)
+        head = read_head(read.get(key, dict), next(iter(forms.values())), config.hidden_size)
+        if head is not None and config.tie_word_embeddings:
+            raise ValueError("has a 'head', and tie_word_embeddings says that it is the embedding")
+        return replace(config, quantized=forms, head=head)
+    except ValueError as error:
+        raise read.bad(key, str(error)) from error
 
 
 def read_config(folder: str | Path, quantized: bool = False) -> Config:

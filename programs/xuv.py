@@ -71,21 +71,12 @@ def run(
     """
     if kernel == "dense" and (r, block_r) != (None, None):
         raise UsageError("--kernel dense multiplies x w, which has no rank: leave --r and --block-r away")
-    r = 256 if r is None else r
-    if out_transposed and kernel in ("naive", "upgate", "mlp"):
-        raise UsageError(f"--out-transposed is for dense, sequential and fused; {kernel} has its one layout")
-    if sums == "tile" and kernel == "naive":
-        raise UsageError("--sums tile is for what SBUF keeps between blocks: naive keeps its sums in PSUM, as float32")
-    if transpose == "tensor" and kernel in DEFAULTS:
-        raise UsageError(f"--transpose tensor is for fused, upgate and mlp; {kernel} transposes in its one way")
-    defaults = DEFAULTS.get(kernel, FUSED)
-    block_sizes = (block_m, block_k, block_r, block_n)
-    blocks = BlockSizes(
-        *(default if size is None else size for size, default in zip(block_sizes, astuple(defaults), strict=True))
-    )
-    shapes = operand_shapes(kernel, m, k, r, n)
-    whole: dict[str, np.ndarray] = {}
-    sum_type = nl.DTYPES[dtype if sums == "tile" else "float32"]
+    check_kernel(kernel, sums, transpose, out_transposed)
+    defaults = astuple(DEFAULTS.get(kernel, FUSED))
+    block_sizes = zip((block_m, block_k, block_r, block_n), defaults, strict=True)
+    blocks = BlockSizes(*(default if size is None else size for size, default in block_sizes))
+    shapes, whole = operand_shapes(kernel, m, k, 256 if r is None else r, n), dict[str, np.ndarray]()
+    storage, sum_type = nl.DTYPES[dtype], nl.DTYPES[dtype if sums == "tile" else "float32"]
     worst = most = 0.0
 
     def multiply(core: NeuronCore, tensors: dict[str, Tile]) -> Tile:
@@ -103,8 +94,8 @@ def run(
             if cores.payload and 4 * sum(map(prod, shapes.values())) > hostmemory.SMALL:
                 # Without numbers first: what this core refuses is refused before gigabytes of them are made.
                 trial = NeuronCore(core.device, core.index, payload=False)
-                multiply(trial, place(trial, shapes, rows, nl.DTYPES[dtype]))
-            tensors = place(core, shapes, rows, nl.DTYPES[dtype])
+                multiply(trial, place(trial, shapes, rows, storage))
+            tensors = place(core, shapes, rows, storage)
             if cores.payload:
                 whole = whole or random_operands(seed, shapes)
                 for name, tensor in tensors.items():
@@ -120,6 +111,16 @@ def run(
         return {}
     worst, most = cores.control.allreduce(worst, largest), cores.control.allreduce(most, max)
     return {"max_abs_error": worst, "max_rel_error": worst / (most or 1.0)}
+
+
+def check_kernel(kernel: str, sums: str, transpose: str, out_transposed: bool) -> None:
+    """UsageError for options that a kernel has no use for."""
+    if out_transposed and kernel in ("naive", "upgate", "mlp"):
+        raise UsageError(f"--out-transposed is for dense, sequential and fused; {kernel} has its one layout")
+    if sums == "tile" and kernel == "naive":
+        raise UsageError("--sums tile is for what SBUF keeps between blocks: naive keeps its sums in PSUM, as float32")
+    if transpose == "tensor" and kernel in DEFAULTS:
+        raise UsageError(f"--transpose tensor is for fused, upgate and mlp; {kernel} transposes in its one way")
 
 
 def operand_shapes(kernel: str, m: int, k: int, r: int, n: int) -> dict[str, tuple[int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -100,7 +101,6 @@ def quantize(
     from meshrt.errors import UsageError
     from meshrt.models.catalogue import find_model
     from meshrt.models.quantize.choice import choose
-    from meshrt.models.quantize.form import check_group
     from meshrt.models.quantize.policies import needs_text, parse
     from meshrt.models.quantize.shapes import read_shapes
     from meshrt.models.quantize.sizes import CodesForm
@@ -117,29 +117,20 @@ def quantize(
         "w4a8": {"--activations": activations, "--head": head},
     }
     for owners, values in only.items():
-        for name, value in values.items():
-            if value is not None and method not in owners.split(" or "):
-                raise UsageError(f"{name} goes with --method {owners}; {method} has no use for it")
+        if method not in owners.split(" or "):
+            refuse(values, f"--method {owners}; {method} has no use for it")
     if method == "w4a8" and bits not in (None, 4):
         raise UsageError(f"--bits {bits}: w4a8 has 4 bits a weight; leave it away, or take --method rtn")
     text = {"--calibration": calibration, "--calibration-stories": calibration_stories, "--seed": seed}
     reads_text = method == "gptq" or (ranks is not None and needs_text(parse(ranks)))
-    for name, value in text.items():
-        if value is not None and not reads_text:
-            raise UsageError(f"{name} goes with --method gptq and --ranks frequency-R; {method} has no use for it")
-    of_a_folder = {
-        "--rounds": rounds, "--held-out": held_out, "--held-out-stories": held_out_stories, **text,
-    }  # fmt: skip
-    for name, value in of_a_folder.items():
-        if sizes and value is not None:
-            raise UsageError(f"{name} goes with --out; --sizes quantizes nothing and has no use for it")
+    if not reads_text:
+        refuse(text, f"--method gptq and --ranks frequency-R; {method} has no use for it")
+    if sizes:
+        of_a_folder = {"--rounds": rounds, "--held-out": held_out, "--held-out-stories": held_out_stories, **text}
+        refuse(of_a_folder, "--out; --sizes quantizes nothing and has no use for it")
     if ranks is None and (budget is not None or compensator_bits is not None or (method == "milo" and not sizes)):
         raise UsageError("--method milo needs --ranks, such as uniform-8; without compensators it is --method hqq")
-    try:
-        if group != "row":
-            check_group(group)
-    except ValueError as error:
-        raise UsageError(f"--group: {str(error).removeprefix('has ')}") from error
+    check_group_option(group)
     if json_path and json_path != "-":
         check_target("--json", json_path)
     console = make_console(0, 1, quiet or json_path == "-" or shared.for_programs(form))
@@ -168,6 +159,27 @@ def quantize(
     report.deliver_json(document, json_path)
     if not quiet and json_path != "-":
         quantized.print_report(document, form)
+
+
+def refuse(options: Mapping[str, object], owner: str) -> None:
+    """UsageError for those that are given: they go with something else."""
+    from meshrt.errors import UsageError
+
+    for name, value in options.items():
+        if value is not None:
+            raise UsageError(f"{name} goes with {owner}")
+
+
+def check_group_option(group: GroupSize) -> None:
+    """UsageError for a number of weights that no group can have."""
+    from meshrt.errors import UsageError
+    from meshrt.models.quantize.form import check_group
+
+    try:
+        if group != "row":
+            check_group(group)
+    except ValueError as error:
+        raise UsageError(f"--group: {str(error).removeprefix('has ')}") from error
 
 
 def _bytes(text: str) -> int:

@@ -16,6 +16,8 @@ from meshrt.csl.types import DSRS, STRUCT, TYPES, VOID, CslArray, Pointer, dtype
 from meshrt.csl.values import MemoryAddress, Val
 from meshrt.csl.vectors import Dsr, Fab, Mem, increment, set_base, set_length, set_stride
 
+INTEGER = TYPES["comptime_int"]
+
 
 def number(value: Val) -> str:
     """The Python of a whole number."""
@@ -162,32 +164,16 @@ def _tensor(node: n.Access, scope: Scope) -> Any:
     element = node.element
     if not isinstance(element, n.Index):
         raise scope.wrong(node.line, "tensor_access leads to an element of an array")
-    array = lvalue(element.array, scope)
-    if isinstance(array.type, Pointer):
-        array = load(array, scope)
-        to = array.type.to
-        kind = to if isinstance(to, CslArray) else CslArray((0,), to)
-        base = Val(TYPES["comptime_int"], array.value, array.code)
-    elif isinstance(array.type, CslArray) and isinstance(array.spot, MemoryAddress):
-        kind = array.type
-        address = array.spot.address
-        base = (
-            Val(TYPES["comptime_int"], address)
-            if isinstance(address, int)
-            else Val(TYPES["comptime_int"], code=address)
-        )
-    else:
-        raise scope.wrong(node.line, f"tensor_access of a {array.type} that is not in memory")
+    kind, base = _base(node, element, scope)
     if len(element.indices) != len(kind.sizes):
         raise scope.wrong(node.line, f"{len(element.indices)} indices for an array of {len(kind.sizes)} axes")
 
     def at(index: n.Node, which: int | None) -> Val:
         inner = scope.child()
-        for place_, name in enumerate(node.names):
-            inner.names[name] = Val(TYPES["comptime_int"], int(place_ == which))
+        for letter, name in enumerate(node.names):
+            inner.names[name] = Val(INTEGER, int(letter == which))
         return expression(index, inner)
 
-    size = nbytes(kind.element)
     begin: list[tuple[Val, int]] = []
     steps: list[list[tuple[Val, Val, int]]] = [[] for _ in node.names]
     for axis, index in enumerate(element.indices):
@@ -198,30 +184,41 @@ def _tensor(node: n.Access, scope: Scope) -> Any:
         begin.append((zero, stride))
         for which in range(len(node.names)):
             steps[which].append((at(index, which), zero, stride))
-    integer = TYPES["comptime_int"]
+    strides = tuple(_stride(axis_steps) for axis_steps in steps)
+    return _start(begin, base, nbytes(kind.element)), tuple(extents), strides, kind.element
 
-    def total(parts: list[tuple[Any, int]], first: Val | None, scale: int) -> Val:
-        if all(index.known for index, _ in parts) and (first is None or first.known):
-            value = sum(int(index.value) * stride * scale for index, stride in parts)
-            return Val(integer, value + (0 if first is None else int(first.value)))
-        text = " + ".join(f"{number(index)} * {stride * scale}" for index, stride in parts)
-        return Val(integer, code=text if first is None else f"{number(first)} + {text}")
 
-    strides = []
-    for axis_steps in steps:
-        if all(at_one.known and at_zero.known for at_one, at_zero, _ in axis_steps):
-            strides.append(
-                Val(
-                    integer,
-                    sum((int(at_one.value) - int(at_zero.value)) * stride for at_one, at_zero, stride in axis_steps),
-                )
-            )
-        else:
-            text = " + ".join(
-                f"({number(at_one)} - {number(at_zero)}) * {stride}" for at_one, at_zero, stride in axis_steps
-            )
-            strides.append(Val(integer, code=text))
-    return total(begin, base, size), tuple(extents), tuple(strides), kind.element
+def _base(node: n.Access, element: n.Index, scope: Scope) -> tuple[CslArray, Val]:
+    """The array that is read, and its address."""
+    array = lvalue(element.array, scope)
+    if isinstance(array.type, Pointer):
+        array = load(array, scope)
+        to = array.type.to
+        kind = to if isinstance(to, CslArray) else CslArray((0,), to)
+        base = Val(INTEGER, array.value, array.code)
+    elif isinstance(array.type, CslArray) and isinstance(array.spot, MemoryAddress):
+        kind = array.type
+        begin = array.spot.address
+        base = Val(INTEGER, begin) if isinstance(begin, int) else Val(INTEGER, code=begin)
+    else:
+        raise scope.wrong(node.line, f"tensor_access of a {array.type} that is not in memory")
+    return kind, base
+
+
+def _start(parts: list[tuple[Val, int]], base: Val, size: int) -> Val:
+    """The address of the first element: base + size * sum(index * stride)."""
+    if all(index.known for index, _ in parts) and base.known:
+        return Val(INTEGER, sum(int(index.value) * stride * size for index, stride in parts) + int(base.value))
+    text = " + ".join(f"{number(index)} * {stride * size}" for index, stride in parts)
+    return Val(INTEGER, code=f"{number(base)} + {text}")
+
+
+def _stride(steps: list[tuple[Val, Val, int]]) -> Val:
+    """Elements from one index to the next: sum((f(1) - f(0)) * stride)."""
+    if all(first.known and zero.known for first, zero, _ in steps):
+        return Val(INTEGER, sum((int(first.value) - int(zero.value)) * stride for first, zero, stride in steps))
+    text = " + ".join(f"({number(first)} - {number(zero)}) * {stride}" for first, zero, stride in steps)
+    return Val(INTEGER, code=text)
 
 
 def _changed(change: Any, name: str, nargs: int) -> Any:

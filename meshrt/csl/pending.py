@@ -163,13 +163,38 @@ def put(
 
 def advance(core: Any, pending: PendingOperation) -> bool:
     """Go on as far as wavelets and room allow. Did anything move?"""
-    target, sources, of = pending.target, pending.sources, pending.of
-    count = pending.total - pending.done
+    target, of, done = pending.target, pending.of, pending.done
     if pending.stalled:
         pending.time, pending.stalled = max(pending.time, core.wafer.now), False
-    begin = pending.time
-    last, last_chain = 0.0, pending.chain
-    for source in sources:
+    count = movable(core, pending)
+    if count <= 0:
+        return False
+    given, begin, last, last_chain = taken(core, pending, count)
+    operands = (target, *pending.sources)
+    most = of.narrow if core.banked else of.lanes
+    lanes = max([operand.simd for operand in operands if isinstance(operand, Fab)], default=most)
+    lanes = min(lanes, most) if most > 1 else 1
+    moves = count / lanes + clashes(core, of, pending.sources, done, count, lanes)
+    end = begin + moves
+    if last > end:
+        end, pending.chain = last, last_chain
+    pending.time = end
+    pending.moves += moves
+    pending.done += count
+    if isinstance(target, Mem):
+        put(core, of, target, pending.sources, given, done, count)
+    else:
+        give(core, pending, given, begin, count)
+    note(core, pending)
+    if pending.done >= pending.total:
+        core.finish(pending)
+    return True
+
+
+def movable(core: Any, pending: PendingOperation) -> int:
+    """Elements that are there, and that there is room for; where that is short, the operation is `stalled`."""
+    count, target = pending.total - pending.done, pending.target
+    for source in pending.sources:
         if isinstance(source, Fab):
             count = min(count, core.available(core.input_color(source)))
         elif isinstance(source, FifoName):
@@ -184,57 +209,53 @@ def advance(core: Any, pending: PendingOperation) -> bool:
         held.was_full = held.was_full or held.count + count > target.capacity
         count = min(count, target.capacity - held.count)
     pending.stalled = count < ready
-    if count <= 0:
-        return False
-    taken = of.dtype if of.takes is None else of.takes
+    return count
+
+
+def taken(core: Any, pending: PendingOperation, count: int) -> tuple[list[Any], float, float, CausalChain]:
+    """The next elements of all sources; when they begin and end to be there, and what the last of them comes from.
+
+    Where one makes the operation begin later, `pending.chain` is what that comes from.
+    """
+    begin, last, last_chain = pending.time, 0.0, pending.chain
+    dtype = pending.of.dtype if pending.of.takes is None else pending.of.takes
     given: list[Any] = []
-    for source in sources:
+    for source in pending.sources:
         if isinstance(source, Fab):
             raw, first, final, begins, ends = core.take(core.input_color(source), count)
             if first > begin:
                 begin, pending.chain = first, begins
             if final > last:
                 last, last_chain = final, ends
-            given.append(_narrow(raw, taken))
+            given.append(_narrow(raw, dtype))
         elif isinstance(source, FifoName):
             raw, final, chain = core.pop(source, count, pending.time)
             if final - count > begin:
                 begin, pending.chain = final - count, chain
             if final > last:
                 last, last_chain = final, chain
-            given.append(_narrow(raw, taken))
+            given.append(_narrow(raw, dtype))
         elif isinstance(source, Mem):
-            given.append(core.views[taken][elements(core, source, taken, pending.done, count)])
+            given.append(core.views[dtype][elements(core, source, dtype, pending.done, count)])
         else:
             given.append(source)
-    most = of.narrow if core.banked else of.lanes
-    lanes = max([operand.simd for operand in (target, *sources) if isinstance(operand, Fab)], default=most)
-    lanes = min(lanes, most) if most > 1 else 1
-    moves = count / lanes + clashes(core, of, sources, pending.done, count, lanes)
-    end = begin + moves
-    if last > end:
-        end, pending.chain = last, last_chain
-    done, pending.time = pending.done, end
-    pending.moves += moves
-    pending.done += count
-    if isinstance(target, Mem):
-        put(core, of, target, sources, given, done, count)
-    else:
-        result = np.broadcast_to(np.asarray(of.compute(*given)).astype(of.dtype), (count,))
-        if isinstance(target, Fab):
-            data = _widen(result)
-            if target.index_offset:
-                data = data & np.uint32(0xFFFF) | np.uint32(target.index << 16)
-            gap = (end - begin) / count
-            core.wafer.send(core, core.output_color(target), data, begin, gap, target.control, pending.chain)
-            if target.advance_switch and pending.done == pending.total:
-                core.wafer.turn(core, core.output_color(target), "SWITCH_ADV", end)
-        else:
-            core.push(target, _widen(result), end, pending.chain)
-    note(core, pending)
-    if pending.done >= pending.total:
-        core.finish(pending)
-    return True
+    return given, begin, last, last_chain
+
+
+def give(core: Any, pending: PendingOperation, given: list[Any], begin: float, count: int) -> None:
+    """Compute, and send the results on the fabric or into a queue, until `pending.time`."""
+    target, of, end = pending.target, pending.of, pending.time
+    result = np.broadcast_to(np.asarray(of.compute(*given)).astype(of.dtype), (count,))
+    if not isinstance(target, Fab):
+        core.push(target, _widen(result), end, pending.chain)
+        return
+    data = _widen(result)
+    if target.index_offset:
+        data = data & np.uint32(0xFFFF) | np.uint32(target.index << 16)
+    gap = (end - begin) / count
+    core.wafer.send(core, core.output_color(target), data, begin, gap, target.control, pending.chain)
+    if target.advance_switch and pending.done == pending.total:
+        core.wafer.turn(core, core.output_color(target), "SWITCH_ADV", end)
 
 
 def clashes(core: Any, of: VectorOperation, sources: tuple[Any, ...], begin: int, count: int, lanes: int) -> int:

@@ -9,7 +9,7 @@ from math import ceil
 
 import numpy as np
 
-from meshrt.arm.cache import stretch
+from meshrt.arm.cache import CachePieces, stretch
 from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.soc import Soc
 from meshrt.programs.arm.activations import capped, scaled
@@ -65,6 +65,45 @@ def floats_of(soc: Soc, kind: str) -> Floats:
     return Floats(unit, plan(unit, soc.device.registers, 16))
 
 
+@dataclass(frozen=True)
+class NewHeads:
+    """The heads of new tokens as qkv [T, (H + 2 G) D] has them, before bias, rotary embedding and scale."""
+
+    heads: HeadCounts
+    tokens: int
+    qkv: Array | None
+    bias: Array | None
+    biased: bool
+    rotary: tuple[Array, Array] | None
+    how: ArmScores
+
+    def of_team(self, team: Team, begin: int, count: int) -> tuple[Array | None, Array | None]:
+        """Of these heads the team's [heads, T, D], and their biases [heads, 1, D]."""
+        size, mine = self.heads.size, units_of(team)
+        span = slice(begin * size, (begin + count) * size)
+        own = None if self.qkv is None else self.qkv[:, span].reshape(self.tokens, count, size).transpose(1, 0, 2)
+        biases = None if self.bias is None else self.bias[span].reshape(count, 1, size)
+        return None if own is None else own[mine], None if biases is None else biases[mine]
+
+    def keys_and_values(self, team: Team) -> KeysAndValues:
+        size, heads, tokens = self.heads.size, self.heads, self.tokens
+        k, k_bias = self.of_team(team, heads.queries, heads.kv)
+        v, v_bias = self.of_team(team, heads.queries + heads.kv, heads.kv)
+        grid = (len(units_of(team)), tokens)
+        if self.how.turned:
+            keys = rotated(team, (tokens, size), k, self.rotary, k_bias, self.biased)
+        else:
+            keys = added(team, grid, size, k, k_bias) if self.biased else k
+        return keys, added(team, grid, size, v, v_bias) if self.biased else v
+
+    def queries(self, team: Team) -> Array | None:
+        size, tokens, scale = self.heads.size, self.tokens, self.how.scale
+        q, bias = self.of_team(team, 0, self.heads.queries)
+        if self.how.turned:
+            return rotated(team, (tokens, size), q, self.rotary, bias, self.biased, scale)
+        return scaled(team, (tokens,), size, scale, q, self.biased, bias)
+
+
 def attention(
     soc: Soc, qkv: Array | None, tokens: int, heads: HeadCounts, cache: ArmLayerCache,
     rotary: tuple[Array, Array] | None, bias: Array | None, biased: bool, source: int, target: int,
@@ -77,58 +116,33 @@ def attention(
     is read what some token sees.
     """
     how = scores or ArmScores(heads.size**-0.5)
-    size, wide, shape = heads.size, heads.queries * heads.size, (tokens, heads.size)
-    floats = floats_of(soc, cache.kind)
-    heights, first = row_tiles(tokens, high), heads.queries * heads.size  # the column of the first key
+    new = NewHeads(heads, tokens, qkv, bias, biased, rotary, how)
+    size, floats = heads.size, floats_of(soc, cache.kind)
+    heights = row_tiles(tokens, high)
 
-    def part(begin: int, count: int) -> tuple[Array | None, Array | None]:
-        """These heads of qkv [heads, T, D], and their biases [heads, 1, D]."""
-        span = slice(begin * size, (begin + count) * size)
-        own = None if qkv is None else qkv[:, span].reshape(tokens, count, size).transpose(1, 0, 2)
-        return own, None if bias is None else bias[span].reshape(count, 1, size)
+    def lines(buffer: int, head: int) -> CachePieces:
+        """Of a head of qkv, or of the result."""
+        return block(buffer, heights, range(len(heights)), range(head * size, (head + 1) * size))
 
-    def of_team(team: Team, of: tuple[Array | None, Array | None]) -> tuple[Array | None, Array | None]:
-        numbers, biases = (None if array is None else array[units_of(team)] for array in of)
-        return numbers, biases
-
-    def keys_and_values(team: Team) -> KeysAndValues:
-        starts = (heads.queries, heads.queries + heads.kv)
-        (k, k_bias), (v, v_bias) = (of_team(team, part(begin, heads.kv)) for begin in starts)
-        grid = (len(units_of(team)), tokens)
-        if how.turned:
-            keys = rotated(team, shape, k, rotary, k_bias, biased)
-        else:
-            keys = added(team, grid, size, k, k_bias) if biased else k
-        return keys, added(team, grid, size, v, v_bias) if biased else v
-
-    def columns(begin: int, head: int) -> range:
-        return range(begin + head * size, begin + (head + 1) * size)
-
-    cache.append(
-        tokens, lambda head: block(source, heights, range(len(heights)), columns(first, head)), keys_and_values
-    )
+    cache.append(tokens, lambda head: lines(source, heads.queries + head), new.keys_and_values)
     unseen = 0 if how.window is None else max(0, cache.held - tokens + 1 - how.window)  # by any of these tokens
     seen, passes = cache.held - unseen, ceil(tokens / floats.tile.rows)  # over keys and values
 
     def touch(core: ArmCore, head: int) -> None:
-        core.caches.read(block(source, heights, range(len(heights)), columns(0, head)))
+        core.caches.read(lines(source, head))
         for tile in (head // heads.group, heads.kv + head // heads.group):
             for _ in range(passes):
                 core.caches.read(
                     stretch(cache.buffer, tile, unseen * cache.token_bytes, cache.held * cache.token_bytes)
                 )
-        core.caches.write(block(target, heights, range(len(heights)), columns(0, head)))
+        core.caches.write(lines(target, head))
 
     def work(team: Team) -> Array | None:
         for core, units in team:
             for head in units:
                 touch(core, head)
         narrow, grid = cache.kind != "float32", (len(units_of(team)), tokens)
-        q, q_bias = of_team(team, part(0, heads.queries))
-        if how.turned:
-            queries = rotated(team, shape, q, rotary, q_bias, biased, how.scale)
-        else:
-            queries = scaled(team, (tokens,), size, how.scale, q, biased, q_bias)
+        queries = new.queries(team)
         queries = narrowed(team, grid, size, queries) if narrow else queries
         keys, values = cache.read(team, heads.group, passes, unseen)
         turned = None if keys is None else keys.transpose(0, 2, 1)
@@ -143,4 +157,4 @@ def attention(
     parts = [part for _, part in soc.parallel(equal(heads.queries, soc.count), work) if part is not None]
     if not parts:
         return None
-    return np.ascontiguousarray(np.concatenate(parts).transpose(1, 0, 2)).reshape(tokens, wide)
+    return np.ascontiguousarray(np.concatenate(parts).transpose(1, 0, 2)).reshape(tokens, heads.queries * size)

@@ -85,32 +85,43 @@ def run(
     )
     drawn = routing_of(soc, config, work.routing, work.routing_seed)
     placed = place_model(soc, config, scheme, source, work.split, work.flash, work.layers_run, drawn)
-    stand = [0] * (len(placed.layers) - 1) + [config.layers - len(placed.layers)]  # other layers that each stands for
-    caches = [
+    caches = layer_caches(soc, config, caching, chunk, len(placed.layers))
+    engine = ArmEngine(soc, placed, caches)
+    generation = generate(soc, engine, words, choice, keep, options.logits is not None)
+    write_logits(soc.control, options, generation)
+    return {**said(words, choice, generation.new), **facts(config, engine)}
+
+
+def layer_caches(
+    soc: Soc, config: Config, caching: CacheOptions, chunk: int, layers_run: int
+) -> list[ArmLayerCache]:  # fmt: skip
+    """Of each layer that runs; the last one stands for those that do not."""
+    stand = [0] * (layers_run - 1) + [config.layers - layers_run]
+    return [
         ArmLayerCache(
             soc, f"keys, values {number}", config.kv_heads, config.head_dim, caching.kv, chunk,
             caching.attention == "fused", others,
         ) for number, others in enumerate(stand)
     ]  # fmt: skip
-    engine = ArmEngine(soc, placed, caches)
-    generation = generate(soc, engine, words, choice, keep, options.logits is not None)
-    write_logits(soc.control, options, generation)
-    decoded = engine.seconds("decode")
-    uneven = None if placed.loads is None else imbalance(placed.loads)
+
+
+def facts(config: Config, engine: ArmEngine) -> dict[str, Any]:
+    """What a run says beside its text: layers, unit, cache, seconds, experts."""
+    model, caches, decoded = engine.model, engine.caches, engine.seconds("decode")
+    uneven = None if model.loads is None else imbalance(model.loads)
     return {
-        **said(words, choice, generation.new),
         "layers": config.layers,
-        "layers_run": len(placed.layers),
-        "unit": placed.layers[0].qkv.how.unit.name,
+        "layers_run": len(model.layers),
+        "unit": model.layers[0].qkv.how.unit.name,
         "kv": {
             "copied_bytes": sum((1 + cache.others) * cache.copied for cache in caches),
             "held_bytes": sum((1 + cache.others) * cache.bytes_of(cache.room) for cache in caches),
         },
         "ttft_seconds": engine.seconds("prefill"),
         "tpot_seconds": decoded / engine.steps if decoded is not None and engine.steps else None,
-        **({} if placed.loads is None else {
+        **({} if model.loads is None else {
             "imbalance_of_experts": None if uneven is None else uneven["mean"],
-            "experts": {"tokens": placed.loads.tolist(), "imbalance": {"experts": uneven}},
+            "experts": {"tokens": model.loads.tolist(), "imbalance": {"experts": uneven}},
         }),
     }  # fmt: skip
 

@@ -193,23 +193,12 @@ def open_engine(
 
     What the cores have no room for is refused before a weight is read.
     """
-    if how.layers_run is not None:
-        check_alike(config, (how.regions, how.regions_of_decode), how.layers_run)
-    if config.windows and how.kv == "roundrobin":
-        raise UsageError(
-            "--kv roundrobin keeps tokens out of order, and the model has layers that see the last tokens only: take"
-            " --kv shift or concat"
-        )
+    check_layers(config, how)
     mesh, cores, regions = block.mesh, how.decode_cores(block.mesh), how.regions_of_decode
     moves = bool(prompt.ids) and limit > 1 and (*cores, regions) != (mesh.width, mesh.height, how.regions)
     # What decode's cores do not take is refused before prefill, not after.
     meshes = (mesh, Mesh(*cores)) if moves else (mesh,)
-    groups = best_groups(meshes, config) if how.head_groups is None else how.head_groups
-    for each in meshes:
-        group_width(each, config, groups)
-    chunks = cut_dimensions(block, config, groups, not how.as_published)
-    if how.as_published:
-        check_mesh(block, chunks)
+    chunks = cut_model(block, config, how, meshes)
     tile_ranks(*cores, block.control.size, "--decode-mesh")
     room = max(chunks.rows * -(-len(prompt.ids) // chunks.sides), (len(prompt) + limit) // mesh.height + 1) + 2
     begun, apart = snapshot is not None, how.compensators == "apart"
@@ -261,6 +250,28 @@ def open_engine(
         yield MeshEngine(
             block, config, how, mixture, limit, stack, chunks, opened, caches, opener, reload, spent, begun
         )
+
+
+def check_layers(config: Config, how: MeshOptions) -> None:
+    """UsageError for layers that cannot stand for others, or cannot have such a cache."""
+    if how.layers_run is not None:
+        check_alike(config, (how.regions, how.regions_of_decode), how.layers_run)
+    if config.windows and how.kv == "roundrobin":
+        raise UsageError(
+            "--kv roundrobin keeps tokens out of order, and the model has layers that see the last tokens only: take"
+            " --kv shift or concat"
+        )
+
+
+def cut_model(block: Block, config: Config, how: MeshOptions, meshes: Sequence[Mesh]) -> Chunks:
+    """The model in chunks, and groups of heads that all of these meshes can have. UsageError."""
+    groups = best_groups(meshes, config) if how.head_groups is None else how.head_groups
+    for mesh in meshes:
+        group_width(mesh, config, groups)
+    chunks = cut_dimensions(block, config, groups, not how.as_published)
+    if how.as_published:
+        check_mesh(block, chunks)
+    return chunks
 
 
 @contextmanager

@@ -87,31 +87,9 @@ def make_mixture(block: Block, config: Config, how: MeshOptions, tokens: int) ->
         return None
     moe = config.moe
     assert moe is not None
-    if how.expert_grid is not None and how.experts != "regions":
-        raise UsageError("--expert-grid is for --experts regions: give that as well, or leave it away")
     regions = how.experts == "regions"
     dispatch = how.dispatch or ("ring" if regions else "padded")
-    if regions and dispatch in STILL:
-        raise UsageError(f"--dispatch {dispatch} leaves tokens in their rows: with --experts regions they have to move")
-    if how.system != "waferllm" and (regions or dispatch not in STILL):
-        raise UsageError(
-            f"--system {how.system} adds up and multiplies over the whole mesh: --experts split, with --dispatch padded"
-            " or dense"
-        )
-    if regions and how.decode_cores(block.mesh) != (block.mesh.width, block.mesh.height):
-        raise UsageError("--decode-mesh moves experts over whole meshes: leave it away, or take --experts split")
-    if regions and how.regions_of_decode != how.regions:
-        raise UsageError("--decode-regions moves experts over whole meshes: leave it away, or take --experts split")
-    if regions and config.factored:
-        raise UsageError(
-            "--experts regions is for matrices that are whole, and this model has some in two factors: take split"
-        )
-    if how.experts_run is not None and dispatch not in STILL:
-        raise UsageError(f"--experts-run is for --dispatch padded and dense: with {dispatch} each pass is another")
-    if how.capacity is not None and dispatch in STILL:
-        raise UsageError(f"--capacity is for tokens that move: --dispatch {dispatch} has room for all of a row")
-    if how.drop and dispatch in STILL:
-        raise UsageError(f"--drop is for tokens that move: --dispatch {dispatch} has room for all of a row")
+    check_experts(block, config, how, dispatch)
     grid = None
     if regions:
         given = how.expert_grid
@@ -140,6 +118,34 @@ def make_mixture(block: Block, config: Config, how: MeshOptions, tokens: int) ->
         how.experts_run,
         how.steps_run,
     )
+
+
+def check_experts(block: Block, config: Config, how: MeshOptions, dispatch: DispatchName) -> None:
+    """UsageError for options that do not go together, or not with this way to the experts."""
+    regions = how.experts == "regions"
+    if how.expert_grid is not None and how.experts != "regions":
+        raise UsageError("--expert-grid is for --experts regions: give that as well, or leave it away")
+    if regions and dispatch in STILL:
+        raise UsageError(f"--dispatch {dispatch} leaves tokens in their rows: with --experts regions they have to move")
+    if how.system != "waferllm" and (regions or dispatch not in STILL):
+        raise UsageError(
+            f"--system {how.system} adds up and multiplies over the whole mesh: --experts split, with --dispatch padded"
+            " or dense"
+        )
+    if regions and how.decode_cores(block.mesh) != (block.mesh.width, block.mesh.height):
+        raise UsageError("--decode-mesh moves experts over whole meshes: leave it away, or take --experts split")
+    if regions and how.regions_of_decode != how.regions:
+        raise UsageError("--decode-regions moves experts over whole meshes: leave it away, or take --experts split")
+    if regions and config.factored:
+        raise UsageError(
+            "--experts regions is for matrices that are whole, and this model has some in two factors: take split"
+        )
+    if how.experts_run is not None and dispatch not in STILL:
+        raise UsageError(f"--experts-run is for --dispatch padded and dense: with {dispatch} each pass is another")
+    if how.capacity is not None and dispatch in STILL:
+        raise UsageError(f"--capacity is for tokens that move: --dispatch {dispatch} has room for all of a row")
+    if how.drop and dispatch in STILL:
+        raise UsageError(f"--drop is for tokens that move: --dispatch {dispatch} has room for all of a row")
 
 
 def _refuse(how: MeshOptions) -> None:
