@@ -26,6 +26,7 @@ from meshrt.errors import UsageError
 from meshrt.mesh import products
 from meshrt.mesh.wires import core, fabric, order, routes, software, tables
 from meshrt.mesh.wires import lines as lines_of
+from meshrt.mesh.wires.inplace import ROOM, in_order
 from meshrt.mesh.wires.schedule import PayloadMove
 from meshrt.ranks.alone import Alone
 
@@ -158,7 +159,9 @@ def test_tiles_are_put_where_numpy_puts_them(
 ) -> None:
     """On a ring of six cores, in place and not, some lines at a time, whatever lies next to what in memory."""
     view = lines_of.View(axis, slice(0, 5, step), -(-5 // step), 6)
-    schedule: Any = SimpleNamespace(parts=[PayloadMove(to, -1, source) for to, source in RING], strided=True)
+    parts = [PayloadMove(to, -1, source) for to, source in RING]
+    moves = np.array(in_order({1: 3, 3: 5, 5: 4, 4: 2, 2: 0, 0: 1})).tobytes()
+    schedule: Any = SimpleNamespace(parts=parts, strided=True, moves=moves)
     shape = (5, 6, lines, 1, columns) if axis == "x" else (6, 5, lines, 1, columns)
 
     def array(lies: list[int]) -> np.ndarray:
@@ -184,6 +187,29 @@ def test_tiles_are_put_where_numpy_puts_them(
     assert told[0] == told[1]
 
 
+@given(st.lists(st.none() | st.integers(0, 9), min_size=1, max_size=10))
+def test_no_tile_goes_to_where_one_has_still_to_leave(chosen: list[int | None]) -> None:
+    """Rings, chains, tiles that go to several places or stay; what a place that nothing comes to has, it keeps."""
+    sources = {to: source for to, source in enumerate(chosen) if source is not None}
+    line, room = [*range(10)], None
+    for to, source in in_order(sources):
+        tile = room if source == ROOM else line[source]
+        if to == ROOM:
+            room = tile
+        else:
+            assert tile is not None
+            line[to] = tile
+    assert line == [sources.get(to, to) for to in range(10)]
+
+
+@compiled
+@pytest.mark.parametrize("moves", [[(0, 3)], [(-2, 0)], [(1, -2)], [(3, 0)]])
+def test_moves_beside_a_line_are_refused(moves: list[tuple[int, int]]) -> None:
+    tiles, waiting = np.zeros((2, 3, 4), np.float32), np.zeros(16)
+    with pytest.raises(ValueError, match="between its places"):
+        core.built.rotate(core.built.address(waiting), 1, np.array(moves).tobytes(), tiles)
+
+
 @compiled
 @pytest.mark.parametrize(("axis", "numbers"), [("x", 1024), ("x", 1031), ("y", 2047)])
 def test_tiles_that_no_cache_keeps_are_put_where_numpy_puts_them(axis: str, numbers: int) -> None:
@@ -198,11 +224,16 @@ def test_tiles_that_no_cache_keeps_are_put_where_numpy_puts_them(axis: str, numb
         pairs = [(array if axis == "x" else array.swapaxes(0, 1)) for array in (out, tiles)]
         moves = [(slice(2, 64, 2), slice(0, 62, 2)), (slice(1, 62, 2), slice(3, 64, 2)), (slice(0, 1), slice(1, 2))]
         if memory is room:
-            core.built.deliver(0, lines, *(pairs[n][:, move[n]] for move in moves for n in range(2)))
+            core.built.deliver(*(pairs[n][:, move[n]] for move in moves for n in range(2)))
         else:
             for to, source in moves:
                 pairs[0][:, to] = pairs[1][:, source]
     assert (room == expected).all()
+    before, waiting = pairs[0].copy(), np.empty(numbers, np.int32)
+    ring = np.array(in_order({to: (to + 6) % length for to in range(length)})).tobytes()
+    core.built.rotate(core.built.address(waiting), 1, ring, pairs[0])
+    assert (pairs[0] == np.roll(before, -6, axis=1)).all()
+    assert not room[:7].any() and not room[7 + tiles.size :].any()
 
 
 doings = st.lists(

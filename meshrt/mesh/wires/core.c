@@ -462,6 +462,7 @@ static PyObject *serve(PyObject *module, PyObject *const *given, Py_ssize_t coun
 
 /* tiles.c; sums.c; ../products.c; ../../ranks/bells.c; ../exchange/march.c, hops.c, onward.c */
 PyObject *deliver(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *rotate(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *sums_transfers(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *sums_is_there(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count);
@@ -482,6 +483,7 @@ static PyMethodDef methods[] = {
     {"give", (PyCFunction)(void (*)(void))give_all, METH_FASTCALL, NULL},
     {"replay", (PyCFunction)(void (*)(void))replay, METH_FASTCALL, NULL},
     {"deliver", (PyCFunction)(void (*)(void))deliver, METH_FASTCALL, NULL},
+    {"rotate", (PyCFunction)(void (*)(void))rotate, METH_FASTCALL, NULL},
     {"transfers", (PyCFunction)(void (*)(void))sums_transfers, METH_FASTCALL, NULL},
     {"is_there", (PyCFunction)(void (*)(void))sums_is_there, METH_FASTCALL, NULL},
     {"multiply", (PyCFunction)(void (*)(void))multiply, METH_FASTCALL, NULL},

@@ -29,7 +29,8 @@ from meshrt.records import dataclass
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MANY = 1 << 18  # bytes of tiles for which it pays to ask the compiled core; a processor's cache has as many
+MANY = 1 << 18  # bytes of tiles for which it pays to ask the compiled core
+PIECE = 1 << 16  # bytes that change their place together, where tiles of several lines lie side by side
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,8 +240,14 @@ def _deliver(
     # one part alone NumPy copies by itself where it has to
     takes = len(parts) > 1 and any(part.message < 0 for part in parts) and np.may_share_memory(own, target)
     strided = combine is None and target.nbytes > MANY and schedule.strided
-    if strided and block.core is not None and _are_alike(target, own):
-        _deliver_many(block, [target[:, part.to] for part in parts], packets, takes)
+    many = strided and block.core is not None and _are_alike(target, own)
+    if many and takes and _are_one(block, target, own):
+        _move_around(block, schedule, view, target)
+        others = [number for number, part in enumerate(parts) if part.message >= 0]
+        parts, packets, takes = tuple(parts[number] for number in others), [packets[number] for number in others], False
+    if many and not takes:
+        arrays = [array for part, packet in zip(parts, packets, strict=True) for array in (target[:, part.to], packet)]
+        block.core.deliver(*map(_plain, arrays))
     else:
         if takes:
             packets = [packet.copy() for packet in packets]  # nothing is to be overwritten before it has left
@@ -262,17 +269,22 @@ def _are_alike(target: np.ndarray, own: np.ndarray) -> bool:
     return target.ndim < 9 and plain
 
 
-def _deliver_many(block: Cores, targets: list[np.ndarray], packets: list[np.ndarray], takes: bool) -> None:
-    """The same by the compiled core; where packets and targets share memory, as many lines at a time as a cache has."""
-    lines, room = len(targets[0]), 0
-    arrays = [array for pair in zip(targets, packets, strict=True) for array in pair]
-    if takes:
-        line_bytes = sum(packet[:1].nbytes for packet in packets)
-        lines = max(1, MANY // max(1, line_bytes))
-        room = block.core.address(block.clock.buffer("leaving", lines * line_bytes))
-    if targets[0].dtype.kind == "V":
-        arrays = [array.view(f"u{array.itemsize}") for array in arrays]
-    block.core.deliver(room, lines, *arrays)
+def _are_one(block: Cores, target: np.ndarray, own: np.ndarray) -> bool:
+    """Is each place in both the same place in memory?"""
+    return target.strides == own.strides and bool(block.core.address(target) == block.core.address(own))
+
+
+def _move_around(block: Cores, schedule: Schedule, view: View, target: np.ndarray) -> None:
+    """What comes from these lines themselves changes its place in them, so many lines at a time as lie side by side."""
+    tile_bytes = target[:1, :1].nbytes
+    lines = max(1, PIECE // tile_bytes) if view.axis == "y" else 1
+    room = block.core.address(block.clock.buffer("leaving", lines * tile_bytes))
+    block.core.rotate(room, lines, schedule.moves, _plain(target))
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """As the compiled core may see it: of kinds of numbers that NumPy does not know it shows none of their memory."""
+    return array.view(f"u{array.itemsize}") if array.dtype.kind == "V" else array
 
 
 def receive(block: Cores, flight: Flight) -> np.ndarray:

@@ -107,6 +107,12 @@ def as_index(positions: Sequence[int] | np.ndarray) -> Index:
     return at
 
 
+def positions(index: Index) -> list[int]:
+    """The positions that an index of `as_index` picks."""
+    picked: list[int] = index.tolist() if isinstance(index, np.ndarray) else [*range(*index.indices(index.stop))]
+    return picked
+
+
 def pieces(*positions: np.ndarray) -> list[tuple[Index, ...]]:
     """Positions of several arrays that belong together, cut so that slices do for all; as they are if that is many.
 

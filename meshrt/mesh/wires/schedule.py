@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.mesh.wires.lines import Index
+from meshrt.mesh.wires.inplace import in_order
+from meshrt.mesh.wires.lines import Index, positions
 from meshrt.records import dataclass
 
 BATCH = 64 * 1024  # packets whose headers, and the clocks and links that they meet, fit a processor's cache
@@ -103,3 +104,12 @@ class Schedule:
     def strided(self) -> bool:
         """Is what is delivered here a few strided copies, into evenly spaced places?"""
         return len(self.parts) < 8 and all(isinstance(part.to, slice) for part in self.parts)
+
+    @cached_property
+    def moves(self) -> bytes:
+        """Of what comes from this rank's tiles and is to be where these are: int64 [moves, 2], see `in_order`."""
+        sources: dict[int, int] = {}
+        for part in self.parts:
+            if part.message < 0:
+                sources.update(zip(positions(part.to), positions(part.source), strict=True))
+        return np.array(in_order(sources), np.int64).tobytes()

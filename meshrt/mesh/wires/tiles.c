@@ -1,7 +1,7 @@
 /* Tiles that arrive are put where they belong (fabric._deliver), those of some lines of cores at a time.
 
    NumPy calls memcpy for each tile; of 3 x 3 numbers that takes three times as long as what is done here. Where tiles
-   come into the arrays that others leave, all of a line leave before any comes. */
+   change their places in one array, each is copied once, in an order that is given (inplace.py). */
 
 #include "../stable.h"
 #include <stdint.h>
@@ -99,38 +99,18 @@ static void go(const Walk *walk, int loops, char *to, const char *from, const ch
             go(walk, loops - 1, to + n * to_step, from + n * from_step, far ? from + (n + 1) % size * from_step : NULL);
 }
 
-/* Steps, in bytes, of an array without gaps whose dimensions lie in the order of those of another. All of its bytes. */
-static Py_ssize_t pack(const Py_buffer *view, const Py_ssize_t *sizes, Py_ssize_t *steps)
+/* Steps, in bytes, of an array without gaps whose dimensions lie in the order of those of another. */
+static void pack(int dimensions, Py_ssize_t item, const Py_ssize_t *sizes, const Py_ssize_t *lie, Py_ssize_t *steps)
 {
     int order[MOST];
-    for (int d = 0; d < view->ndim; d++) {
+    for (int d = 0; d < dimensions; d++) {
         int at = d;
-        for (; at && view->strides[order[at - 1]] > view->strides[d]; at--)
+        for (; at && lie[order[at - 1]] > lie[d]; at--)
             order[at] = order[at - 1];
         order[at] = d;
     }
-    Py_ssize_t bytes = view->itemsize;
-    for (int n = 0; n < view->ndim; bytes *= sizes[order[n++]])
-        steps[order[n]] = bytes;
-    return bytes;
-}
-
-/* So many lines of a pair of arrays, from one on: into the other, or into or out of the room for those that leave. */
-enum { STRAIGHT, LEAVE, COME };
-
-static Py_ssize_t put(const Py_buffer *pair, int how, Py_ssize_t low, Py_ssize_t lines, char *room, int far)
-{
-    const Py_buffer *to = &pair[0], *from = &pair[1];
-    Py_ssize_t sizes[MOST] = {lines}, packed[MOST];
-    for (int d = 1; d < to->ndim; d++)
-        sizes[d] = to->shape[d];
-    const Py_ssize_t bytes = pack(from, sizes, packed);
-    const Walk walk = walk_of(to->ndim, to->itemsize, sizes, how == LEAVE ? packed : to->strides,
-                              how == COME ? packed : from->strides);
-    go(&walk, walk.loops, how == LEAVE ? room : (char *)to->buf + low * to->strides[0],
-       how == COME ? room : (char *)from->buf + low * from->strides[0],
-       far && walk.side_by_side >= AHEAD ? from->buf : NULL);
-    return bytes;
+    for (int n = 0; n < dimensions; item *= sizes[order[n++]])
+        steps[order[n]] = item;
 }
 
 static int alike(const Py_buffer *pair, Py_ssize_t lines)
@@ -142,42 +122,95 @@ static int alike(const Py_buffer *pair, Py_ssize_t lines)
     return same && pair[1].shape[0] == lines;
 }
 
-/* deliver(room, at_a_time, to, from, to, from, ...): arrays of [lines, ..]. Where room is 0, they share no memory. Else
-   that is the address of room for so many lines of all pairs: what goes has left before any of it comes. */
+/* deliver(to, from, to, from, ...): arrays of [lines, ..] that share no memory. */
 PyObject *deliver(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     (void)module;
-    if (count < 4 || count > 2 + 2 * MOST || count % 2)
-        return PyErr_SetString(PyExc_TypeError, "deliver(room, at_a_time, to, from, ...)"), NULL;
-    char *const room = (char *)(intptr_t)PyLong_AsLongLong(given[0]);
-    const Py_ssize_t at_a_time = (Py_ssize_t)PyLong_AsLongLong(given[1]);
-    if (PyErr_Occurred())
-        return NULL;
+    if (count > 2 * MOST || count % 2)
+        return PyErr_SetString(PyExc_TypeError, "deliver(to, from, ...)"), NULL;
     Py_buffer views[2 * MOST];
-    const int wanted = (int)count - 2;
-    int held = 0, fit = at_a_time > 0;
-    for (; held < wanted; held++)
-        if (PyObject_GetBuffer(given[2 + held], &views[held], PyBUF_STRIDES | (held % 2 ? 0 : PyBUF_WRITABLE)))
-            break;
     Py_ssize_t moved = 0;
-    for (int n = 0; held == wanted && n < wanted; moved += views[n].len, n += 2)
+    int held = 0, fit = 1;
+    for (; held < count; held++)
+        if (PyObject_GetBuffer(given[held], &views[held], PyBUF_STRIDES | (held % 2 ? 0 : PyBUF_WRITABLE)))
+            break;
+    for (int n = 0; held == count && n < count; moved += views[n].len, n += 2)
         fit = fit && alike(&views[n], views[0].ndim ? views[0].shape[0] : 0);
-    if (held == wanted && !fit)
+    if (held == count && !fit)
         PyErr_SetString(PyExc_ValueError, "deliver: arrays of as many lines, each as large as what goes to it");
-    else if (held == wanted)
-        for (Py_ssize_t low = 0, lines; low < views[0].shape[0]; low += lines) {
-            lines = views[0].shape[0] - low < at_a_time ? views[0].shape[0] - low : at_a_time;
-            char *at = room;
-            for (int n = 0; n < wanted; n += 2)
-                at += put(&views[n], room ? LEAVE : STRAIGHT, low, lines, at, !room && moved >= FAR);
-            at = room;
-            for (int n = 0; room && n < wanted; n += 2)
-                at += put(&views[n], COME, low, lines, at, 0);
-        }
+    for (int n = 0; held == count && fit && n < count; n += 2) {
+        const Py_buffer *to = &views[n], *from = &views[n + 1];
+        const Walk walk = walk_of(to->ndim, to->itemsize, to->shape, to->strides, from->strides);
+        const int far = moved >= FAR && walk.side_by_side >= AHEAD;
+        go(&walk, walk.loops, to->buf, from->buf, far ? from->buf : NULL);
+    }
 #if defined(__SSE2__)
     _mm_sfence(); /* what went past the caches is there for all */
 #endif
     while (held--)
         PyBuffer_Release(&views[held]);
     return PyErr_Occurred() ? NULL : Py_BuildValue("");
+}
+
+/* Some lines of an array [lines, places, ..]: what is at a place of each goes to another, one move after the other, or
+   to the room and from there, where it lies without gaps. */
+typedef struct {
+    int64_t to, from; /* -1: the room */
+} Move;
+
+static void rotate_lines(const Py_buffer *of, Py_ssize_t low, Py_ssize_t lines, const Move *moves, Py_ssize_t count,
+                         char *room)
+{
+    Py_ssize_t sizes[MOST] = {lines}, steps[MOST] = {of->strides[0]}, packed[MOST];
+    for (int d = 2; d < of->ndim; d++)
+        sizes[d - 1] = of->shape[d], steps[d - 1] = of->strides[d];
+    pack(of->ndim - 1, of->itemsize, sizes, steps, packed);
+    const Walk within = walk_of(of->ndim - 1, of->itemsize, sizes, steps, steps);
+    const Walk leaving = walk_of(of->ndim - 1, of->itemsize, sizes, packed, steps);
+    const Walk coming = walk_of(of->ndim - 1, of->itemsize, sizes, steps, packed);
+    char *const begin = (char *)of->buf + low * of->strides[0];
+    const Py_ssize_t step = of->strides[1];
+    const int far = of->len >= FAR && within.side_by_side >= AHEAD;
+    for (Py_ssize_t n = 0; n < count; n++) {
+        char *const to = moves[n].to < 0 ? room : begin + moves[n].to * step;
+        const char *const from = moves[n].from < 0 ? room : begin + moves[n].from * step;
+        const Walk *walk = moves[n].to < 0 ? &leaving : moves[n].from < 0 ? &coming : &within;
+        if (!walk->loops && walk->side_by_side < AHEAD)
+            copy(to, from, walk->side_by_side);
+        else
+            go(walk, walk->loops, to, from, far && n + 1 < count ? begin + moves[n + 1].from * step : NULL);
+    }
+}
+
+/* rotate(room, at_a_time, moves, array): the address of room for what is at a place of so many lines; moves: bytes. */
+PyObject *rotate(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 4)
+        return PyErr_SetString(PyExc_TypeError, "rotate(room, at_a_time, moves, array)"), NULL;
+    char *const room = (char *)(intptr_t)PyLong_AsLongLong(given[0]);
+    const Py_ssize_t at_a_time = (Py_ssize_t)PyLong_AsLongLong(given[1]);
+    Py_buffer bytes, array;
+    if (PyErr_Occurred() || PyObject_GetBuffer(given[2], &bytes, PyBUF_SIMPLE))
+        return NULL;
+    if (PyObject_GetBuffer(given[3], &array, PyBUF_STRIDES | PyBUF_WRITABLE))
+        return PyBuffer_Release(&bytes), NULL;
+    const Move *moves = bytes.buf;
+    const Py_ssize_t moved = bytes.len / (Py_ssize_t)sizeof(Move);
+    int fit = at_a_time > 0 && array.ndim > 1 && array.ndim <= MOST;
+    for (Py_ssize_t n = 0; fit && n < moved; n++) {
+        const int64_t places = array.shape[1];
+        fit = moves[n].to >= -1 && moves[n].to < places && moves[n].from >= -1 && moves[n].from < places;
+    }
+    if (!fit)
+        PyErr_SetString(PyExc_ValueError, "rotate: an array [lines, places, ..], and moves between its places");
+    for (Py_ssize_t low = 0; fit && low < array.shape[0]; low += at_a_time) {
+        const Py_ssize_t rest = array.shape[0] - low;
+        rotate_lines(&array, low, rest < at_a_time ? rest : at_a_time, moves, moved, room);
+    }
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+    PyBuffer_Release(&array), PyBuffer_Release(&bytes);
+    return fit ? Py_BuildValue("") : NULL;
 }
