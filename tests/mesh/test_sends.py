@@ -80,6 +80,7 @@ def rounds(block: Block, seed: int) -> tuple[list[bytes], dict[str, Any]]:
                 told.append(fabric.receive(block, flight).tobytes())
             late = random.integers(0, 9, (mesh.height, mesh.width)) * 4.25
             block.clock.spend(late[mesh.y0 : mesh.y0 + 1, mesh.x0 : mesh.x0 + 1])
+            told += [block.clock.asked_at.tobytes(), block.clock.idle.tobytes()]
     clock = block.clock
     told += [array.tobytes() for array in (clock.cells[:, :-1], clock.asked_at, clock.idle)]
     block.settle()

@@ -63,6 +63,7 @@ def sums(block: Block, seed: int) -> tuple[list[bytes], dict[str, Any], int]:
             else:
                 told.append(allreduce(block, tree, tiles, combine, lines if what == 3 else None).tobytes())
             block.clock.spend(late[mesh.y0 : mesh.y0 + 1, mesh.x0 : mesh.x0 + 1])
+            told += [block.clock.asked_at.tobytes(), block.clock.idle.tobytes()]
         plans = [plan for tree in trees for plan in tree.plans.values()]
         used = sum(table is not None for plan in plans for tables in plan.tables.values() for table in tables.values())
     clock, counters, host_counters = block.clock, block.counters, vars(block.host)
