@@ -304,9 +304,16 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("            m.entered[to] += nbytes;", "            m.entered[at] += nbytes;", CROSSBAR),
         ("m.entered[to] += nbytes;\n        sum", "m.entered[core] += nbytes;\n        sum", STRIPS),
         ("sum->fresh += seats.kind[seat] & TOUCHED ? 0 : to_line", "sum->fresh += to_line", STRIPS),
-        ("*its_hops = passed + 1.0,", "*its_hops = passed,", STRIPS),
+        ("HOPS * head_row, passed + 1.0, rising);", "HOPS * head_row, passed, rising);", STRIPS),
+        ("later_of(load(head, rising), *(Lanes *)ramp) + busy;", "load(head, rising) + busy;", STRIPS),
+        ("seats.kind[seat] == stretch->kind &&", "", STRIPS),
+        ("{both[1], both[0]};\n}\n\nstatic", "{both[0], both[1]};\n}\n\nstatic", STRIPS),
         ("later_of(later_of(now, *ramp), *(Lanes *)link)", "later_of(now, *ramp)", STRIPS),
         ("fresh += !(seats.kind[seat] & TOUCHED);", "", CROSSBAR),
+    ],
+    "meshrt/mesh/exchange/onward.c": [
+        ("m->nbytes[REQUEST] > o->reserved)", "m->nbytes[REQUEST] > o->reserved + 100)", CROSSBAR),
+        ("            leave_cores(m, &o->crossed);\n", "            leave_cores(m, &(Crossing){0});\n", CROSSBAR),
     ],
     "meshrt/mesh/exchange/porter.py": [
         ("state[TIME] += device.beta * hop.touched", "pass", CROSSBAR),

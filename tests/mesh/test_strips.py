@@ -68,10 +68,11 @@ def test_strips_leave_the_machine_as_numpy_does(
         ]
         line = Transfer("x", np.arange(width)[::-1].copy(), tiles, True)
         of_one = [Transfer(axis, np.full(n, 4), tiles, True) for axis, n in (("x", width), ("y", height))]
+        drawn = Transfer("x", np.random.default_rng(3).integers(0, width, width), tiles, True)
         with crossbar(block) as bar:
             for together in (
                 *([one] for one in by_strip),
-                of_one[:1],
+                [drawn],
                 of_one,
                 [by_strip[1], line],
                 [line, by_strip[2], by_strip[3]],

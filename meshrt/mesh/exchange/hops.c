@@ -31,20 +31,37 @@ static inline void leave_core(const March *m, double *cell, double *link, const 
     to[STAGES * row] = staged;
 }
 
-/* The packets of a convoy; their headers go from seat to seat. */
-static void leave_by(const March *const march, int port)
+/* The packets of a convoy, whose headers go from seat to seat. What crosses the links and the ramps is entered, and who
+   goes over the edge of the block is noted. */
+static void leave_by(March *march, int port, Crossing *sum)
 {
     const March m = *march; /* whatever is written below changes nothing of it */
     const Seats before = m.seats[(m.now - 1) & 1], seats = m.seats[m.now & 1];
-    const int64_t low = port * m.cores, high = low + m.fill[port], room = PORTS * m.cores;
+    const int64_t low = port * m.cores, high = low + m.fill[port], room = PORTS * m.cores, step = step_of(march, port);
+    int64_t over = 0, into = 0, left = 0, fresh = 0, here = 0;
     for (int64_t seat = low; seat < high; seat++) {
-        const int32_t at = m.local[seats.core[seat]], from = m.from[seat];
-        if (at < 0)
-            continue;
-        const double *head = from < 0 ? m.waiting + m.packets[seats.leg[seat]] : before.head + from;
-        leave_core(&m, m.cells + at, m.cells + (LINK_FREE + port) * m.row + at, head, from < 0 ? m.cores : room,
-                   seats.head + seat, room, m.busy[seats.kind[seat] & ASKS], seats.kind[seat] >> 1);
+        const int32_t core = seats.core[seat], at = m.local[core], to = m.local[core + step], from = m.from[seat];
+        const int asks = seats.kind[seat] & ASKS;
+        const int64_t nbytes = m.nbytes[asks];
+        if (at >= 0) {
+            const double *head = from < 0 ? m.waiting + m.packets[seats.leg[seat]] : before.head + from;
+            leave_core(&m, m.cells + at, m.cells + (LINK_FREE + port) * m.row + at, head, from < 0 ? m.cores : room,
+                       seats.head + seat, room, m.busy[asks], seats.kind[seat] >> 1);
+            m.crossed[port * m.links + at] += nbytes;
+            left++;
+            fresh += !(seats.kind[seat] & TOUCHED);
+        }
+        if (to >= 0) {
+            m.entered[to] += nbytes;
+            here++;
+        }
+        if (at >= 0 && to < 0)
+            m.leaving[low + over++] = (int32_t)seat;
+        if (at < 0 && to >= 0)
+            m.coming[low + into++] = (int32_t)seat;
     }
+    march->over[port] = over, march->into[port] = into;
+    sum->left += left, sum->fresh += fresh, sum->here += here;
 }
 
 /* Several lines at once: compilers make nothing of it that gives other bits, but not by themselves from a loop. */
@@ -307,35 +324,7 @@ static void move_in_rows(const March *const march)
     }
 }
 
-/* What crosses the links and the ramps is entered, and who goes over the edge of the block is noted. */
-static void cross(March *march, int port, Crossing *sum)
-{
-    const March m = *march;
-    const Seats seats = m.seats[m.now & 1];
-    const int64_t low = port * m.cores, high = low + m.fill[port], step = step_of(march, port);
-    int64_t over = 0, into = 0, left = 0, fresh = 0, here = 0;
-    for (int64_t seat = low; seat < high; seat++) {
-        const int32_t core = seats.core[seat], at = m.local[core], to = m.local[core + step];
-        const int64_t nbytes = m.nbytes[seats.kind[seat] & ASKS];
-        if (at >= 0) {
-            m.crossed[port * m.links + at] += nbytes;
-            left++;
-            fresh += !(seats.kind[seat] & TOUCHED);
-        }
-        if (to >= 0) {
-            m.entered[to] += nbytes;
-            here++;
-        }
-        if (at >= 0 && to < 0)
-            m.leaving[low + over++] = (int32_t)seat;
-        if (at < 0 && to >= 0)
-            m.coming[low + into++] = (int32_t)seat;
-    }
-    march->over[port] = over, march->into[port] = into;
-    sum->left += left, sum->fresh += fresh, sum->here += here;
-}
-
-/* The same for all lines that have the core in this block. */
+/* What crosses the links and the ramps of all lines that have the core in this block is entered. */
 static void cross_lines(March *march, int port, Crossing *sum)
 {
     const March m = *march;
@@ -363,9 +352,9 @@ void leave_cores(March *m, Crossing *sum)
     if (in_a_row(m))
         move_in_rows(m);
     for (int port = 0; port < PORTS; port++) {
-        if (!in_a_row(m))
-            (m->heads ? leave_lines_by : leave_by)(m, port);
-        (m->heads ? cross_lines : cross)(m, port, sum);
+        if (m->heads && !in_a_row(m))
+            leave_lines_by(m, port);
+        (m->heads ? cross_lines : leave_by)(m, port, sum);
     }
 }
 
