@@ -15,7 +15,7 @@ from meshrt.gpu.timing import NORM, plain_seconds, products_seconds, rows_second
 from meshrt.ranks.console import Console
 from meshrt.studies.validate import eager, validate
 from meshrt.studies.validate.errors import errors
-from meshrt.studies.validate.gpuallreduce import SYSTEMS, emulated, placed
+from meshrt.studies.validate.gpuallreduce import SYSTEMS, device_of, emulated
 from meshrt.studies.validate.gpulayers import DEVICES, seconds
 from meshrt.studies.validate.kinds import KINDS
 from meshrt.studies.validate.rows import DATA, read_rows
@@ -99,7 +99,7 @@ def test_an_all_reduce_takes_its_ring_or_the_last_host(row: str, seconds_of_a_ri
     name, *numbers = row.split(",")
     gpus, in_node, nbytes = map(int, numbers)
     found = emulated({"system": name, "gpus": gpus, "gpus_per_node": in_node, "bytes": nbytes}).value
-    device = placed(SYSTEMS[name], gpus, in_node)
+    device = device_of(SYSTEMS[name], gpus, in_node)
     if seconds_of_a_ring is None:
         assert found == pytest.approx(1e6 * SYSTEMS[name].late(gpus))
         return
