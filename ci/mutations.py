@@ -147,10 +147,10 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("found.sizes[within] *= size;", ";", PRODUCTS),
     ],
     "meshrt/mesh/wires/tiles.c": [
-        ("room ? LEAVE : STRAIGHT", "STRAIGHT", CORE),
+        ("room : begin + moves[n].from", "room : begin + moves[n].to", CORE),
         ("walk.to[d] == bytes && walk.from[d] == bytes", "walk.to[d] == bytes", CORE),
         ("count <= 2 * (size)", "count <= 3 * (size)", CORE),
-        ("low * from->strides[0]", "0", CORE),
+        ("low * of->strides[0]", "0", CORE),
     ],
     "meshrt/mesh/wires/planning.py": [
         ('if cache.get("epoch") != block.tables.epoch:', 'if "epoch" not in cache:', TAMPERING),
