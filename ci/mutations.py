@@ -226,8 +226,8 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
     "meshrt/mesh/collectives/scatter.py": [
         ("size, everyone, stream=stream)", "numbers, everyone, stream=stream)", SUMS),
         ("(n * size - numbers + (0 if stream else size))", "(0 if stream else size)", SUMS),
-        ("            if step:  # what", "            if True:  # what", SUMS),
-        ("chunks[back] = whole[rows, columns, (place - back) % n]", "chunks[back] = whole[rows, columns, back]", SUMS),
+        ("            if step and passes", "            if passes", SUMS),
+        ("chunk = (place - step) % n", "chunk = (place - place - step) % n", SUMS),
     ],
     "meshrt/mesh/collectives/shifts.py": [
         ("on = steps[strip::across] > step", "on = steps[strip::across] >= step", SHIFTS),
