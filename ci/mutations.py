@@ -158,10 +158,10 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("found.sizes[within] *= size;", ";", PRODUCTS),
     ],
     "meshrt/mesh/wires/tiles.c": [
-        ("room ? LEAVE : STRAIGHT", "STRAIGHT", CORE),
+        ("room : begin + moves[n].from", "room : begin + moves[n].to", CORE),
         ("walk.to[d] == bytes && walk.from[d] == bytes", "walk.to[d] == bytes", CORE),
         ("count <= 2 * (size)", "count <= 3 * (size)", CORE),
-        ("low * from->strides[0]", "0", CORE),
+        ("low * of->strides[0]", "0", CORE),
     ],
     "meshrt/mesh/wires/planning.py": [
         ('if cache.get("epoch") != block.tables.epoch:', 'if "epoch" not in cache:', TAMPERING),
@@ -237,8 +237,8 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
     "meshrt/mesh/collectives/scatter.py": [
         ("size, everyone, stream=stream)", "numbers, everyone, stream=stream)", SUMS),
         ("(n * size - numbers + (0 if stream else size))", "(0 if stream else size)", SUMS),
-        ("            if step:  # what", "            if True:  # what", SUMS),
-        ("chunks[back] = whole[rows, columns, (place - back) % n]", "chunks[back] = whole[rows, columns, back]", SUMS),
+        ("            if step and passes", "            if passes", SUMS),
+        ("chunk = (place - step) % n", "chunk = (place - place - step) % n", SUMS),
     ],
     "meshrt/mesh/collectives/shifts.py": [
         ("on = steps[strip::across] > step", "on = steps[strip::across] >= step", SHIFTS),

@@ -30,7 +30,8 @@ from meshrt.programs.mesh.cache import TokenCache
 from meshrt.programs.mesh.chunks import Chunks
 
 LEAVES = frozenset((int, float, bool, str, bytes, range, NoneType, FunctionType))  # with no array in them
-EMPTY = ("KV cache", "A coming in", "B coming in")  # names that no array is of: what comes in, MeshGEMM moves in place
+# Names that no array is of: MeshGEMM and shift have the host move tiles in place.
+EMPTY = ("KV cache", "A coming in", "B coming in", "tile coming in")
 HOST = (Block, TokenCache, Chunks)  # not walked: the machine itself, its cache, and maps of the matrices' indices
 # A token leaves from its place in the cache; here it is copied out of rows that hold different numbers of them.
 IN_PLACE = {("_move", "packet"), ("_pass_down", "packet")}

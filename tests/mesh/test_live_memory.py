@@ -39,7 +39,7 @@ RUNS: dict[str, tuple[str, tuple[int, int], dict[str, Any]]] = {
     },
     "kvcache shift": ("kvcache", (3, 4), {}),  # the other policies move nothing
     "shift": ("shift", (6, 5), {"axis": "both", "tile": 7, "multiply": True}),
-    "shift cannon": ("shift", (6, 5), {"pattern": "cannon", "tile": 7}),
+    "shift cannon": ("shift", (6, 5), {"pattern": "cannon", "axis": "both", "tile": 7}),
     "llama": ("llama", (8, 8), IDS),
     "llama 3x2": ("llama", (3, 2), TWO),
     "llama head groups": ("llama", (4, 4), IDS | {"head_groups": 2}),

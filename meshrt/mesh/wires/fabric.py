@@ -252,11 +252,11 @@ def _deliver(
         if takes:
             packets = [packet.copy() for packet in packets]  # nothing is to be overwritten before it has left
         for part, packet in zip(parts, packets, strict=True):
-            there = target[:, part.to]
-            if isinstance(part.to, slice) and isinstance(combine, np.ufunc) and there.dtype.kind == "f":
-                combine(there, packet, out=there)  # NumPy looks after memory that both share
+            own_tiles = target[:, part.to]
+            if isinstance(part.to, slice) and isinstance(combine, np.ufunc) and target.dtype.kind == "f":
+                combine(own_tiles, packet, out=own_tiles)  # NumPy looks after memory that both share
             else:
-                target[:, part.to] = packet if combine is None else combine(there, packet)
+                target[:, part.to] = packet if combine is None else combine(own_tiles, packet)
     if view.axis is None and not np.may_share_memory(target, out):  # a flat view of scattered memory is a copy
         out[...] = target.reshape(out.shape)
 
