@@ -13,10 +13,7 @@ from functools import cache
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-ON_RANKS = frozenset({  # files of what goes on between ranks
-    "meshrt/mesh/wires/sums.c", "meshrt/mesh/wires/rows.py", "meshrt/mesh/wires/sends.py",
-    "meshrt/mesh/wires/sumtables.py",
-})  # fmt: skip
+ON_RANKS = frozenset({"meshrt/mesh/wires/sums.c"})  # files of what goes on between ranks
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,8 @@ def packaged_programs() -> list[str]:
 
 def _is_packaged(name: str) -> bool:
     """Is it one of those? Found without a look at the others."""
-    path = _folder() / f"{name}.py"
-    return name.isidentifier() and name != "__init__" and os.path.isfile(path) and _has_run(path)
+    folder, file = _folder(), f"{name}.py"
+    return name != "__init__" and file in os.listdir(folder) and _has_run(folder / file)
 
 
 def _folder() -> Path:

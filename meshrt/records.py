@@ -12,7 +12,26 @@ import dataclasses
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-ABSENT = object()  # what an argument is that was not given, and is to be made
+
+class Absent:
+    """What an argument is that was not given, and is to be made."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+ABSENT = Absent()
+
+
+class Written:
+    """Whoever asks for the signature of a class reads it off its `__init__`, which is written for that."""
+
+    def __get__(self, record: Any, cls: Any) -> Any:
+        write = getattr(cls.__init__, "write", None)
+        if write is not None:
+            write()
+        raise AttributeError("__signature__")
+
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
@@ -24,7 +43,7 @@ else:
         def made(cls: Any) -> Any:
             cls = dataclasses.dataclass(repr=False, eq=False, init=False, **options)(cls)
             if "__init__" not in vars(cls):
-                cls.__init__ = _written_when_called(cls)
+                cls.__init__, cls.__signature__ = _written_when_called(cls), Written()
             if "__repr__" not in vars(cls):
                 cls.__repr__ = _shown
             if eq:
@@ -39,16 +58,21 @@ else:
 
 
 def _written_when_called(cls: Any) -> Any:
-    def __init__(self: Any, *given: Any, **by_name: Any) -> None:
+    def write() -> None:
         cls.__init__ = _init(cls)
+
+    def __init__(self: Any, *given: Any, **by_name: Any) -> None:
+        write()
         cls.__init__(self, *given, **by_name)
 
+    __init__.write = write  # type: ignore[attr-defined]  # as of any function
     return __init__
 
 
 def _init(cls: type) -> Any:
     """`__init__` of a class that has its fields."""
-    given, by_name, text, space = ["self"], list[str](), list[str](), {"ABSENT": ABSENT}
+    given, by_name, text = ["self"], list[str](), list[str]()
+    space: dict[str, Any] = {"ABSENT": ABSENT}
     for field in dataclasses.fields(cls):
         name, makes = field.name, field.default_factory is not dataclasses.MISSING
         space |= {f"make_{name}": field.default_factory} if makes else {f"default_{name}": field.default}
@@ -66,6 +90,9 @@ def _init(cls: type) -> Any:
     exec(f"def __init__({arguments}): {'; '.join(text) or 'pass'}", space)
     made: Any = space["__init__"]
     made.__qualname__ = f"{cls.__qualname__}.__init__"
+    made.__annotations__ = {field.name: field.type for field in dataclasses.fields(cls) if field.init} | {
+        "return": None
+    }
     return made
 
 

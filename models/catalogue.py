@@ -16,7 +16,7 @@ def packaged() -> list[str]:
 
 def is_packaged(name: str) -> bool:
     """Is it one of those names? Found without a look at the others."""
-    return name == os.path.basename(name) and name not in ("", ".", "..") and os.path.isfile(_here() / name / CONFIG)
+    return name in os.listdir(_here()) and os.path.isfile(_here() / name / CONFIG)
 
 
 def has_weights(name: str) -> bool:

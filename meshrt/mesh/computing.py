@@ -89,7 +89,7 @@ class Computing(Cores):
 
         UsageError for a number below 0.
         """
-        each = macs if macs.shape == self.shape else np.broadcast_to(macs, self.shape)
+        each = macs if getattr(macs, "shape", ()) == self.shape else np.broadcast_to(macs, self.shape)
         if each.min() < 0:
             raise UsageError(f"work of {int(each.min())} multiply-accumulates: what a core does is no less than 0")
         macs_done = int(each.sum())

@@ -62,7 +62,7 @@ class Cores:
     wafer: WaferMap | None = None  # that the mesh is laid on, if that has defects
     startup_cpu_seconds: float = field(default_factory=process_time)  # what this rank had used when it got its block
     traffic: dict[tuple[Any, Any], int] = field(default_factory=dict)  # bytes by schedule, not yet on the links
-    summed: dict[Any, int] = field(default_factory=dict)  # uses of tables of sums (sumtables.py), not yet counted
+    summed: dict[Any, int] = field(init=False, default_factory=dict)  # uses of tables of sums, not yet counted
     uses: dict[tuple[Any, Any, int], int] = field(default_factory=dict)  # with maps: transfers by schedule and bytes
     audit: "Audit | None" = None  # of a user's own program
     timed: bool = True  # False: nothing moves and no clock goes on; memory and tables are as in a run (weigh.py)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import pickle
 import subprocess
 import sys
@@ -63,6 +64,17 @@ def test_it_is_what_the_standard_library_makes(options: dict[str, Any]) -> None:
     assert ours[0] != theirs[0] and ours[0] != 1
     assert repr(dataclasses.replace(ours[3], x=5)) == repr(dataclasses.replace(theirs[3], x=5))
     assert _said(lambda: point(y=1)) == _said(lambda: standard(y=1))
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("is_made", [False, True])
+def test_its_signature_is_that_of_the_standard_librarys(options: dict[str, Any], is_made: bool) -> None:
+    classes = [_make(kind, options) for kind in (records.dataclass, dataclasses.dataclass)]
+    if is_made:
+        for point, nothing in classes:
+            point(x=1), nothing()
+    ours, theirs = ([str(inspect.signature(one)) for one in pair] for pair in classes)
+    assert ours == theirs
 
 
 @records.dataclass(frozen=True)

@@ -83,7 +83,7 @@ def block_on(comm: Any, mesh: tuple[int, int], device: str, core: str) -> Block:
 
 
 @compiled
-@pytest.mark.mpi(ranks=[2, 4, 6, 9])
+@pytest.mark.mpi(ranks=[4, 6, 9])
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("crowded", [False, True])
 @pytest.mark.parametrize("device", DEVICES)
