@@ -34,10 +34,19 @@ def owners_in_strips(columns: int, count: int, first: int = 0) -> np.ndarray:
     return np.where(inside, owner_y * width + first + strip * columns + owner_x, y * width + x)
 
 
+def with_more_behind() -> np.ndarray:
+    """Two strips of three columns; the five behind them ask others of their own."""
+    width, height = MESH
+    x = np.arange(width * height) % width
+    drawn = np.random.default_rng(8).integers(0, (5, height), (width * height, 2))
+    return np.where(x < 6, owners_in_strips(3, 2), drawn[:, 1] * width + 6 + drawn[:, 0])
+
+
 def test_strips_are_found_where_they_are():
     width, height = MESH
     for columns, count in ((1, 11), (2, 5), (3, 3), (5, 2)):
-        assert strips(owners_in_strips(columns, count), *MESH) == (columns, count)
+        assert strips(owners_in_strips(columns, count), *MESH) == (columns, count, 0)
+    assert strips(with_more_behind(), *MESH) == (3, 2, 5)
     at = np.arange(width * height)
     broken = owners_in_strips(3, 3)
     broken[at % width == 4] += 1  # one column of the second strip
@@ -69,6 +78,7 @@ def test_strips_leave_the_machine_as_numpy_does(
         line = Transfer("x", np.arange(width)[::-1].copy(), tiles, True)
         of_one = [Transfer(axis, np.full(n, 4), tiles, True) for axis, n in (("x", width), ("y", height))]
         drawn = Transfer("x", np.random.default_rng(3).integers(0, width, width), tiles, True)
+        by_strip.append(Transfer(None, with_more_behind(), tiles, True))
         with crossbar(block) as bar:
             for together in (
                 *([one] for one in by_strip),
@@ -76,6 +86,7 @@ def test_strips_leave_the_machine_as_numpy_does(
                 of_one,
                 [by_strip[1], line],
                 [line, by_strip[2], by_strip[3]],
+                [line, by_strip[-1]],
             ):
                 outs += exchange(block, bar, *together)
         tally.settle(block)

@@ -132,9 +132,9 @@ static inline void leave_line(const March *m, Seats seats, int port, int64_t sea
                m->busy[seats.kind[seat] & ASKS], seats.kind[seat] >> 1);
 }
 
-/* Packets lie in the order of their readers, cores at any distance: each would wait for the memory, unless what is
-   needed for the seat AHEAD of it is asked for now. Of many lines the processor itself fetches what comes next. */
-enum { AHEAD = 16, MANY_LINES = 64, CACHE_LINE = 64 }; /* seats, lines, bytes */
+/* Packets lie in the order of their readers, cores at any distance. Of many lines the processor itself fetches what comes
+   next. */
+enum { MANY_LINES = 64, CACHE_LINE = 64 }; /* lines, bytes */
 
 static inline __attribute__((always_inline)) void fetch(const double *first, int64_t count)
 {
@@ -334,6 +334,10 @@ static void cross_lines(March *march, int port, Crossing *sum)
     for (int64_t seat = low; seat < high; seat++) {
         const int64_t core = seats.core[seat], to = core + step, nbytes = m.nbytes[seats.kind[seat] & ASKS];
         const int32_t from_line = m.from_line[core], to_line = m.to_line[core];
+        if (seat + AHEAD < high) {
+            __builtin_prefetch(&m.crossed[port * m.links + seats.core[seat + AHEAD]], 1);
+            __builtin_prefetch(&m.entered[seats.core[seat + AHEAD] + step], 1);
+        }
         m.crossed[port * m.links + core] += nbytes;
         m.entered[to] += nbytes;
         sum->left += to_line - from_line;

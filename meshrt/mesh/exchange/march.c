@@ -131,6 +131,8 @@ static int64_t enter_by(March *march, int port)
             if (before.core[next] < 0)
                 continue;
             const uint8_t kind = before.kind[next];
+            if (next + AHEAD < high && before.core[next + AHEAD] >= 0)
+                __builtin_prefetch(&m.held[before.kind[next + AHEAD] & ASKS][before.core[next + AHEAD]], 1);
             seats.core[place] = before.core[next];
             seats.leg[place] = before.leg[next];
             seats.stop[place] = before.stop[next];
@@ -164,6 +166,8 @@ static void hold(March *march, int port)
     int64_t most[2] = {m.most[TILE], m.most[REQUEST]};
     for (int64_t seat = low; seat < high; seat++) {
         const int ends = seats.stop[seat] == m.now + 1;
+        if (seat + AHEAD < high)
+            __builtin_prefetch(&m.held[seats.kind[seat + AHEAD] & ASKS][seats.core[seat + AHEAD] + step], 1);
         const int what = ends ? waits(march, seats.leg[seat] + 1) : seats.kind[seat] & ASKS;
         if (what == NOTHING)
             continue;

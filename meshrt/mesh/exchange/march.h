@@ -59,6 +59,8 @@ typedef struct {
     int64_t left, fresh, here; /* packets that leave cores of this block, of these untouched ones, that get to them */
 } Crossing;
 
+enum { AHEAD = 16 }; /* seats: what that one needs of memory is asked for now; without this, each waits for it */
+
 /* From a core to the next one by a port. */
 static inline int64_t step_of(const March *m, int port)
 {

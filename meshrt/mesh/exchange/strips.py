@@ -18,21 +18,24 @@ from meshrt.mesh.mesh import STEP
 LINE = 64  # bytes of a cache's line
 
 
-def strips(owners: np.ndarray, width: int, height: int) -> tuple[int, int] | None:
-    """(columns of a strip, strips) where several strips from column 0 on do the same, each by itself; or None.
+def strips(owners: np.ndarray, width: int, height: int) -> tuple[int, int, int] | None:
+    """(columns of a strip, strips, more) where several strips from column 0 on do the same, each by itself; or None.
 
-    Columns beyond them take no part. The narrowest strips that there are.
+    So many more columns behind them do anything among themselves, and those beyond take no part. The narrowest strips.
     """
     grid = owners.reshape(height, width) - np.arange(width * height).reshape(height, width)
     taking_part = np.flatnonzero(grid.any(axis=0))
     used = int(taking_part[-1]) + 1 if len(taking_part) else 0
+    owner_x = owners.reshape(height, width) % width
     for columns in range(1, used // 2 + 1):
-        if used % columns or not np.array_equal(grid[0, columns:used], grid[0, : used - columns]):
+        same = int(np.append(grid[0, columns:used] == grid[0, : used - columns], False).argmin()) // columns
+        if not same or not np.array_equal(grid[:, columns : 2 * columns], grid[:, :columns]):
             continue
-        if not np.array_equal(grid[:, columns:used], grid[:, : used - columns]):
-            continue
-        if (owners.reshape(height, width)[:, :columns] % width < columns).all():
-            return columns, used // columns
+        alike = (grid[:, columns:used] == grid[:, : used - columns]).all(axis=0)
+        count = 1 + int(np.append(alike, False).argmin()) // columns
+        inside = count * columns
+        if count > 1 and (owner_x[:, :columns] < columns).all() and (owner_x[:, inside:used] >= inside).all():
+            return (columns, count, used - inside) if grid[:, :columns].any() else None
     return None
 
 
@@ -44,14 +47,16 @@ def _aligned(*shape: int) -> np.ndarray:
 
 
 class MarchingStrips(MarchingConvoy):
-    """Such a transfer. Its cores and packets are those of a strip; lines are the strips that this block has a part of.
+    """Such a transfer. Its cores and packets are those of a strip, and of the columns behind; lines are the strips that
+    this block has a part of. What is behind is on the first line only.
 
     `alone`: no other transfer is carried out meanwhile.
     """
 
-    def __init__(self, block: Any, transfer: Any, number: int, alike: tuple[int, int], alone: bool) -> None:
-        (self.columns, count), self.alone = alike, alone
+    def __init__(self, block: Any, transfer: Any, number: int, alike: tuple[int, int, int], alone: bool) -> None:
+        (self.columns, count, more), self.alone = alike, alone
         mesh = block.mesh
+        self.behind, self.wide = self.columns * count, self.columns + more  # the first column behind; of the grid
         self.first = min(mesh.x0 // self.columns, count - 1)  # strip of the block
         end = min(-(-(mesh.x0 + block.shape[1]) // self.columns), count)
         self.lines = max(end - self.first, 1)
@@ -59,16 +64,20 @@ class MarchingStrips(MarchingConvoy):
 
     def _open(self) -> None:
         block, mesh, columns, lines = self.block, self.block.mesh, self.columns, self.lines
-        (high, wide), west = block.shape, self.first * columns - mesh.x0  # of the first strip, in the block
-        y, x = np.divmod(np.arange(mesh.height * columns), columns)
-        owner_y, owner_x = np.divmod(self.owners.reshape(mesh.height, -1)[:, :columns].reshape(-1), mesh.width)
-        self.legs = ways(columns, mesh.height, owner_y * columns + owner_x, self.transfer.asks)
-        self.march = March(block.core, columns, mesh.height, self.legs)
-        self.at = (y - mesh.y0) * wide + x + west  # place of each core of the first strip in the block
+        high, wide = block.shape
+        y, x = np.divmod(np.arange(mesh.height * self.wide), self.wide)
+        more = self.behind - columns  # how far the columns behind are from where they are in the grid
+        at_x = np.where(x < columns, x, x + more)
+        owner_y, owner_x = np.divmod(self.owners.take(y * mesh.width + at_x), mesh.width)
+        owner_x = np.where(x < columns, owner_x, owner_x - more)
+        self.legs = ways(self.wide, mesh.height, owner_y * self.wide + owner_x, self.transfer.asks)
+        self.march = March(block.core, self.wide, mesh.height, self.legs)
+        west = np.where(x < columns, at_x + self.first * columns, at_x) - mesh.x0  # of the first line, in the block
+        self.at = (y - mesh.y0) * wide + west  # its place
         inside = (y >= mesh.y0) & (y < mesh.y0 + high)
-        ranges = [-((x + west) // columns), -((x + west - wide) // columns)]  # the first line in the block, and beyond
-        self.lines_of = np.clip(ranges, 0, lines) * inside
-        self.span = slice(-west, max(min(wide - west, lines * columns), -west))  # those of the strips in the block
+        ranges = [-(west // columns), -((west - wide) // columns)]  # the first line in the block, and beyond
+        self.lines_of = np.clip(ranges, 0, np.where(x < columns, lines, 1)) * inside
+        self.lines_of[:, (x >= columns) & ((west < 0) | (west >= wide))] = 0
         by_packet = _aligned(len(x), HEADER, lines)
         self.heads = by_packet.transpose(1, 0, 2)
         self.strip_crossed, self.strip_entered = np.zeros((4, len(x)), np.int64), np.zeros(len(x), np.int64)
@@ -85,38 +94,39 @@ class MarchingStrips(MarchingConvoy):
     def _lay_out(self) -> None:
         """Clocks lie by strip, so that those of a hop are side by side."""
         if not len(self.by_strip):
-            mesh, columns, cells = self.block.mesh, self.columns, self.block.clock.cells[:, :-1]
-            y, x = np.divmod(np.arange(mesh.height * columns), columns)
-            self.by_strip = self._of_strips(cells.reshape(-1, *self.block.shape))
-            local = ((y - mesh.y0) * columns + x).astype(np.int32)
+            cells = self.block.clock.cells[:, :-1]
+            self.by_strip = _aligned(self.block.shape[0], self.wide, len(cells), self.lines)
+            self._copy(cells.reshape(-1, *self.block.shape), self.by_strip.transpose(2, 0, 1, 3), True)
+            y, x = np.divmod(np.arange(self.march.cores), self.wide)
+            local = ((y - self.block.mesh.y0) * self.wide + x).astype(np.int32)
             steps = {"line_step": 1, "core_step": self.lines * len(cells)}
             self.march.put(cells=self.by_strip, local=local, row=self.lines, **steps)
 
     def _put_back(self) -> None:
         if len(self.by_strip):
             cells = self.block.clock.cells[:, :-1]
-            self._to_block(self.by_strip.transpose(2, 0, 3, 1), cells.reshape(-1, *self.block.shape))
+            self._copy(cells.reshape(-1, *self.block.shape), self.by_strip.transpose(2, 0, 1, 3), False)
             self.by_strip = np.zeros(0)
 
-    def _of_strips(self, cells: np.ndarray) -> np.ndarray:
-        """Rows of cells of the block, [rows, high, wide], by strip: [high, columns, rows, lines]."""
-        rows, high, _ = cells.shape
-        of_strips = np.zeros((rows, high, self.lines * self.columns))
-        of_strips[..., self.span] = cells[..., : self.span.stop - self.span.start]
-        by_strip = _aligned(high, self.columns, rows, self.lines)
-        by_strip[...] = of_strips.reshape(rows, high, self.lines, self.columns).transpose(1, 3, 0, 2)
-        return by_strip
-
-    def _to_block(self, numbers: np.ndarray, block: np.ndarray) -> None:
-        """Enter numbers of every core of the strips, [.., high, lines, columns], in an array [.., high, wide]."""
-        flat = numbers.reshape(*block.shape[:-1], self.lines * self.columns)
-        block[..., : self.span.stop - self.span.start] = flat[..., self.span]
+    def _copy(self, block: np.ndarray, grid: np.ndarray, in_grid: bool) -> None:
+        """Numbers of the cores of the block, [.., high, wide], go to the grid, [.., high, wide, lines], or back."""
+        x0, wide = self.block.mesh.x0, block.shape[-1]
+        parts = [((self.first + line) * self.columns, 0, self.columns, line) for line in range(self.lines)]
+        for begin, at, count, line in (*parts, (self.behind, self.columns, self.wide - self.columns, 0)):
+            low, high = max(begin, x0), min(begin + count, x0 + wide)
+            if low < high:
+                here = block[..., low - x0 : high - x0]
+                there = grid[..., at + low - begin : at + high - begin, line]
+                if in_grid:
+                    there[...] = here
+                else:
+                    here[...] = there
 
     def _over_edge(self, way: str, port: int) -> tuple[Seats, np.ndarray]:
         seats, legs = self.march.over_edge(way, port)
         cores = self.march.of("core").take(seats)
         step_x, step_y = STEP[port]
-        leaves, comes = self._lines_of(cores), self._lines_of(cores + step_x + step_y * self.columns)
+        leaves, comes = self._lines_of(cores), self._lines_of(cores + step_x + step_y * self.wide)
         nth, line = np.nonzero(leaves & ~comes if way == "leaving" else comes & ~leaves)
         legs = legs[nth]
         return (self.legs.packets.take(legs), line), legs
@@ -133,19 +143,22 @@ class MarchingStrips(MarchingConvoy):
 
     def _with_tiles(self, seats: Seats, legs: np.ndarray) -> np.ndarray:
         packet, line = (each[self.legs.tiles.take(legs)] for each in seats)
-        y, x = np.divmod(packet, self.columns)
-        return np.asarray(y * self.block.mesh.width + (self.first + line) * self.columns + x)
+        y, x = np.divmod(packet, self.wide)
+        at_x = np.where(x < self.columns, (self.first + line) * self.columns + x, x + self.behind - self.columns)
+        return np.asarray(y * self.block.mesh.width + at_x)
 
     def land(self) -> np.ndarray:
         block, mesh = self.block, self.block.mesh
         shape, rows = block.shape, slice(mesh.y0, mesh.y0 + block.shape[0])
         self._put_back()
         for counted, of_block in ((self.strip_crossed, self.crossed), (self.strip_entered[None], self.entered[None])):
-            by_row = counted.reshape(len(counted), mesh.height, 1, self.columns)[:, rows].repeat(self.lines, axis=2)
-            self._to_block(by_row, of_block[:, :-1].reshape(-1, *shape))
+            by_row = counted.reshape(len(counted), mesh.height, self.wide, 1)[:, rows].repeat(self.lines, axis=3)
+            self._copy(of_block[:, :-1].reshape(-1, *shape), by_row, False)
         return super().land()
 
     def _arrived(self, readers: np.ndarray) -> np.ndarray:
         y, x = np.divmod(readers, self.block.mesh.width)
-        strip, x = np.divmod(x, self.columns)
-        return np.asarray(self.heads[:, y * self.columns + x, strip - self.first])
+        strip, at = np.divmod(x, self.columns)
+        behind = x >= self.behind
+        at = np.where(behind, x - self.behind + self.columns, at)
+        return np.asarray(self.heads[:, y * self.wide + at, np.where(behind, 0, strip - self.first)])
