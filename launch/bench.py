@@ -119,13 +119,13 @@ def _spent() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def rows(figures: list[BenchLine]) -> list[tuple[str, tuple[float, str], tuple[float, str], str, float]]:
-    """Each figure's work, number and target, with their texts, baseline, and ratio to it."""
+def rows(lines: list[BenchLine]) -> list[tuple[str, tuple[float, str], tuple[float, str], str, float]]:
+    """Each line's work, number and target, with their texts, baseline, and ratio to it."""
     return [
         (
-            figure.work, (figure.measured, f"{figure.measured:.3g} {figure.unit}"),
-            (figure.target, f"{figure.target:.3g} {figure.unit}"),
-            f"{figure.baseline}: {figure.against:.3g} {figure.unit}", figure.measured / figure.against,
+            line.work, (line.measured, f"{line.measured:.3g} {line.unit}"),
+            (line.target, f"{line.target:.3g} {line.unit}"),
+            f"{line.baseline}: {line.against:.3g} {line.unit}", line.measured / line.against,
         )
-        for figure in figures
+        for line in lines
     ]  # fmt: skip

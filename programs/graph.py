@@ -11,7 +11,7 @@ from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.options import HOST, AtLeast
 from meshrt.programs.feeding import check_outputs, feeds_of, graph_of, told
 from meshrt.programs.mesh.operators import run_operators
-from meshrt.programs.mesh.values import Axis, CoresAndSums, gathered
+from meshrt.programs.mesh.values import Axis, MeshMachine, gathered
 
 MESH = (4, 4)
 
@@ -43,7 +43,7 @@ def run(
         axes: tuple[Axis, Axis] = ("x", "y")
         trees = {axis: stack.enter_context(ktree(block, axis, phases)) for axis in axes}
         sums = {axis: partial(_in_place, block, tree) for axis, tree in trees.items()}
-        machine = CoresAndSums(block, sums)
+        machine = MeshMachine(block, sums)
         with block.phase("graph"):
             values = run_operators(machine, graph, feeds)
         if not block.payload:

@@ -56,7 +56,7 @@ def quantized_by_shape(config: Config, payload: bool, codes: QuantizingOptions) 
     from meshrt.models.quantize.choice import choose  # most runs need none of it, and start sooner without
     from meshrt.models.quantize.form import check_group
     from meshrt.models.quantize.shapes import shapes_of
-    from meshrt.models.quantize.sizes import CodesForm
+    from meshrt.models.quantize.sizes import CodeScheme
 
     size: Grouping = 64 if group is None else group
     try:
@@ -64,7 +64,7 @@ def quantized_by_shape(config: Config, payload: bool, codes: QuantizingOptions) 
             check_group(size)
     except ValueError as error:
         raise UsageError(f"--group: {str(error).removeprefix('has ')}") from error
-    scheme = CodesForm("milo", bits, size, symmetric, int(compensator_bits or 3))
+    scheme = CodeScheme("milo", bits, size, symmetric, int(compensator_bits or 3))
     shapes = shapes_of(config)
     chosen = choose(shapes, scheme, ranks, None, None)[0] if ranks is not None else {}
     forms = {matrix.name: scheme.form(chosen.get(matrix.name, 0), matrix.columns) for matrix in shapes.matrices}

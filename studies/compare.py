@@ -14,7 +14,7 @@ from meshrt.mesh.device import Device
 from meshrt.program import Program, load_program
 from meshrt.ranks.console import Console
 from meshrt.studies.grid import Cell, Grid, put
-from meshrt.studies.sweep import Outcome, RunSpec, sweep
+from meshrt.studies.sweep import Outcome, RunJob, sweep
 from meshrt.units import of, size
 
 FULL = 4096  # cores up to which payloads are moved unless asked otherwise
@@ -106,7 +106,7 @@ def compare(
     full = width * height <= FULL if payload is None else payload
     chosen = alternatives(comparison, program, only)
     jobs = [
-        RunSpec(comparison.program, (width, height), device, {**arguments, **options}, payload=full)
+        RunJob(comparison.program, (width, height), device, {**arguments, **options}, payload=full)
         for options in chosen.values()
     ]
     outcomes = sweep(comm, jobs, console, "alternatives")

@@ -17,7 +17,7 @@ from meshrt.models.perplexity import Loss, difference, losses, of_losses
 from meshrt.models.quantize import model as models
 from meshrt.models.quantize.choice import choose
 from meshrt.models.quantize.shapes import shapes_of
-from meshrt.models.quantize.sizes import CodesForm, sizes
+from meshrt.models.quantize.sizes import CodeScheme, sizes
 from meshrt.models.reference import load_weights
 from meshrt.models.stories import HELD_OUT_SEED
 from meshrt.models.texts import file_sequences, story_sequences
@@ -28,7 +28,7 @@ from meshrt.units import short, size
 
 
 def write(
-    console: Console, folder: Path, out: str, scheme: CodesForm, recipe: dict[str, Any], ranks: str | None,
+    console: Console, folder: Path, out: str, scheme: CodeScheme, recipe: dict[str, Any], ranks: str | None,
     most: int | None, rounds: int, calibration: tuple[str | None, int, int] | None, held_out: tuple[str | None, int],
 ) -> dict[str, Any]:  # fmt: skip
     """Choose ranks, calibrate, quantize, write, measure; what the report says of it."""

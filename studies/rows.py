@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from meshrt.studies.sweep import Outcome, RunSpec
+from meshrt.studies.sweep import Outcome, RunJob
 
 GOAL = 1.25  # how far off WaferLLM's own cells may be, either way
 
-Emulate = Callable[[RunSpec], Outcome]
+Emulate = Callable[[RunJob], Outcome]
 
 
 @dataclass(frozen=True)

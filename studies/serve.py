@@ -15,7 +15,7 @@ from meshrt.models.matrix import Experts
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.grid import Cell, Grid, put
-from meshrt.studies.sweep import RunSpec, sweep
+from meshrt.studies.sweep import RunJob, sweep
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ WAYS = {
 DEFAULT = ("dense", "base", "deinfer", "deinfer, lowrank")  # of a model without experts
 
 
-def job(way: ServingWay, tp: int, device: GpuDevice, payload: bool, arguments: Mapping[str, Any]) -> RunSpec:
+def job(way: ServingWay, tp: int, device: GpuDevice, payload: bool, arguments: Mapping[str, Any]) -> RunJob:
     """The run of a way on `tp` GPUs."""
     own = {"scheme": way.scheme, "kv": way.kv, "experts": way.experts}
-    return RunSpec("serve", (tp, 1), device, {**arguments, **own}, payload, way.static)
+    return RunJob("serve", (tp, 1), device, {**arguments, **own}, payload, way.static)
 
 
 def default(model: str, ratio: float | None) -> tuple[str, ...]:

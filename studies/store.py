@@ -14,7 +14,7 @@ import meshrt
 from meshrt.errors import UsageError
 from meshrt.ranks.console import Console
 from meshrt.ranks.files import check_target, write_file
-from meshrt.studies.sweep import Outcome, RunSpec, sweep
+from meshrt.studies.sweep import Outcome, RunJob, sweep
 
 PENDING = Outcome(None, "not run")
 SHARE = ".of-rank-"  # in the name of a rank's own file beside the one of all
@@ -29,9 +29,9 @@ class RunStore:
     path: str | None = None
     code: str = ""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    pending: dict[str, RunSpec] = field(default_factory=dict)
+    pending: dict[str, RunJob] = field(default_factory=dict)
 
-    def emulate(self, job: RunSpec) -> Outcome:
+    def emulate(self, job: RunJob) -> Outcome:
         """The outcome of a job; PENDING where it has yet to be run."""
         key = key_of(job)
         if key not in self.outcomes:
@@ -156,7 +156,7 @@ def user_file(paper: str) -> str | None:
     return str(folder / f"reproduce-{paper}.json") if os.access(folder, os.W_OK) else None
 
 
-def key_of(job: RunSpec) -> str:
+def key_of(job: RunJob) -> str:
     """Everything that a run depends on but the code."""
     device = {name: value for name, value in asdict(job.device).items() if name != "sources"}
     program = job.program if isinstance(job.program, str) else f"{job.program.__module__}.{job.program.__name__}"

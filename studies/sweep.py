@@ -24,7 +24,7 @@ from meshrt.units import duration
 
 
 @dataclass(frozen=True)
-class RunSpec:
+class RunJob:
     """One run: a program (packaged name, FILE.py or function), its options, the machine.
 
     `mesh` is width and height, of other machines how many and 1; None: the program's own. `static` is for GPUs.
@@ -55,7 +55,7 @@ class Outcome:
 
 
 def sweep(
-    comm: Any, jobs: Sequence[RunSpec], console: Console, label: str = "runs",
+    comm: Any, jobs: Sequence[RunJob], console: Console, label: str = "runs",
     keep: Callable[[int, Outcome], None] | None = None,
 ) -> list[Outcome]:  # fmt: skip
     """Run all jobs; their outcomes in order, on every rank. A run over a limit of the machine is an outcome, too.
@@ -77,7 +77,7 @@ def sweep(
     return [all_outcomes[at] for at in range(len(jobs))]
 
 
-def run_alone(job: RunSpec) -> Outcome:
+def run_alone(job: RunJob) -> Outcome:
     """Emulate one run in this process."""
     start = perf_counter()
     program = job.load()

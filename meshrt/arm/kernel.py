@@ -93,7 +93,7 @@ def _tally(lines: Sequence[Instruction], more: Sequence[str]) -> KernelTally:
         Counter([*(line.op for line in lines), *more]),
         sum(len(line.to) for line in lines if line.op in LOADS),
         sum(len(line.of) for line in lines if line.op == "st1"),
-        sum(operation.operations for operation in operations),
+        sum(opcode.operations for opcode in operations),
     )
 
 
@@ -152,23 +152,23 @@ def _run(
                     memory[..., at] = held.get(name, fresh)
                 begins[pointer] += size
             continue
-        operation = OPERATIONS[line.op]
-        operands = [held.get(name, fresh) for name in ((*line.to, *line.of) if operation.onto else line.of)]
-        if operation.onto and line.to[0] not in carried:  # each step for itself: as if steps were tiles
-            result = operation.run(*(operand[..., None, :] for operand in operands), line.at)[..., 0, :]
-        elif line.to[0] in carried and not operation.onto:
-            result = _carry(operation, line, operands)
+        opcode = OPERATIONS[line.op]
+        operands = [held.get(name, fresh) for name in ((*line.to, *line.of) if opcode.onto else line.of)]
+        if opcode.onto and line.to[0] not in carried:  # each step for itself: as if steps were tiles
+            result = opcode.run(*(operand[..., None, :] for operand in operands), line.at)[..., 0, :]
+        elif line.to[0] in carried and not opcode.onto:
+            result = _carry(opcode, line, operands)
         else:
-            result = operation.run(*operands, line.at)
+            result = opcode.run(*operands, line.at)
         held[line.to[0]] = result.reshape(*fresh.shape[:-1], 16) if result.ndim == 1 else result
 
 
-def _carry(operation: Opcode, line: Instruction, operands: Sequence[Array]) -> Array:
+def _carry(opcode: Opcode, line: Instruction, operands: Sequence[Array]) -> Array:
     """A target that is an operand as well, from step to step."""
     own = line.of.index(line.to[0])
     others = [operand for at, operand in enumerate(operands) if at != own]
     total = operands[own]
     for step in range(max((operand.shape[-2] for operand in others), default=1)):
         given = [operand[..., min(step, operand.shape[-2] - 1), None, :] for operand in others]
-        total = operation.run(*given[:own], total, *given[own:], line.at)
+        total = opcode.run(*given[:own], total, *given[own:], line.at)
     return total

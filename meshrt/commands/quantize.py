@@ -103,7 +103,7 @@ def quantize(
     from meshrt.models.quantize.choice import choose
     from meshrt.models.quantize.policies import needs_text, parse
     from meshrt.models.quantize.shapes import read_shapes
-    from meshrt.models.quantize.sizes import CodesForm
+    from meshrt.models.quantize.sizes import CodeScheme
     from meshrt.models.quantize.sizes import sizes as sizes_of
     from meshrt.ranks.console import make_console
     from meshrt.ranks.files import check_target
@@ -137,7 +137,7 @@ def quantize(
     folder = find_model(model)
     eight = activations or "row" if method == "w4a8" else None
     bits = bits or (4 if eight else 3)
-    scheme = CodesForm(method, bits, group, symmetric, int(compensator_bits or 3) if ranks else 16, eight, head == "8")
+    scheme = CodeScheme(method, bits, group, symmetric, int(compensator_bits or 3) if ranks else 16, eight, head == "8")
     most = None if budget is None else _bytes(budget)
     recipe: dict[str, Any] = {"method": method, "bits": bits, "group": group, "symmetric": symmetric}
     recipe |= {"activations": eight, "head": head or "float"} if eight else {}

@@ -28,7 +28,7 @@ except ImportError:
     _machine = None  # type: ignore[assignment]  # it was not built
 
 
-def machine_of(wafer: Any) -> CompiledWafer | None:
+def machine_of(wafer: Any) -> CompiledMachine | None:
     """The machine for a wafer, None where Python is to run it. UsageError."""
     if _machine is None or chosen() is None or wafer.random is not None:
         return None
@@ -42,10 +42,10 @@ def machine_of(wafer: Any) -> CompiledWafer | None:
             return None
         if "control" in image.kinds.values() or max(image.inputs.values(), default=0) >= COLORS:
             return None
-    return CompiledWafer(wafer, images)
+    return CompiledMachine(wafer, images)
 
 
-class CompiledWafer:
+class CompiledMachine:
     """A program's functions as the machine has them, and where its wavelets go."""
 
     def __init__(self, wafer: Any, images: list[Any]):

@@ -35,7 +35,7 @@ WORDS = {"I32": "<i4", "I64": "<i8"}
 
 
 @dataclass(frozen=True)
-class CompressedForm:
+class CompressedScheme:
     """How all matrices are kept. `group` None: a row is one."""
 
     bits: int
@@ -48,7 +48,7 @@ class CompressedForm:
         return self.group or row_group(inputs)
 
 
-def read_scheme(read: Keys) -> CompressedForm:
+def read_scheme(read: Keys) -> CompressedScheme:
     """Of `quantization_config`. Raises ModelError."""
     kind, form = read.get("quant_method", str, "compressed-tensors"), read.get("format", str)
     if (kind, form) != ("compressed-tensors", "pack-quantized"):
@@ -77,7 +77,7 @@ def read_scheme(read: Keys) -> CompressedForm:
     except ValueError as error:
         raise weights.bad("group_size", str(error)) from None
     activations = _activations(own, size) if own.has("input_activations") else None
-    return CompressedForm(bits, weights.get("symmetric", bool, True), size, activations)
+    return CompressedScheme(bits, weights.get("symmetric", bool, True), size, activations)
 
 
 def _activations(own: Keys, group: int | None) -> Activations:
@@ -128,7 +128,7 @@ def read_compressed(folder: Path) -> Foreign:
     return foreign
 
 
-def read_codes(checkpoint: Checkpoint, scheme: CompressedForm, matrix: Matrix) -> Codes:
+def read_codes(checkpoint: Checkpoint, scheme: CompressedScheme, matrix: Matrix) -> Codes:
     """One matrix [out, in]. Raises ModelError naming the tensor."""
     name, rows, columns, bits = matrix.name, matrix.columns, matrix.rows, scheme.bits
     group = scheme.group_of(columns)
@@ -155,7 +155,7 @@ def read_codes(checkpoint: Checkpoint, scheme: CompressedForm, matrix: Matrix) -
     return Codes(codes.reshape(rows, groups, group), np.ascontiguousarray(scale), zero, bits, columns)
 
 
-def _zeros(checkpoint: Checkpoint, scheme: CompressedForm, name: str, rows: int, groups: int) -> NDArray[np.float16]:
+def _zeros(checkpoint: Checkpoint, scheme: CompressedScheme, name: str, rows: int, groups: int) -> NDArray[np.float16]:
     """Zero points as zeros of codes, float16 [rows, groups]: packed along the rows, or one for all."""
     tensor = checkpoint.tensors.get(name)
     if tensor is None:

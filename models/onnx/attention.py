@@ -25,7 +25,7 @@ MASKED = -1e4  # what is added to scores that do not count, or less
 
 
 @dataclass(frozen=True)
-class MovedValue:
+class MoveChain:
     """A value, `source` moved and multiplied by `scale`."""
 
     value: ir.Value
@@ -57,7 +57,7 @@ def fuse_attention(graph: ir.Graph) -> None:
             _fuse(mixed, scores, q, k, v)
 
 
-def trace(value: ir.Value | None) -> MovedValue | None:
+def trace(value: ir.Value | None) -> MoveChain | None:
     """Up to what only moves the numbers, or multiplies them by one number."""
     scale, top = 1.0, value
     while value is not None:
@@ -75,7 +75,7 @@ def trace(value: ir.Value | None) -> MovedValue | None:
                     break
         if not factor:
             break
-    return None if top is None or value is None else MovedValue(top, value, scale)
+    return None if top is None or value is None else MoveChain(top, value, scale)
 
 
 def _scores(softmax: ir.Node) -> OnnxScores | None:
@@ -130,7 +130,7 @@ def _user_with_values(value: ir.Value) -> ir.Node | None:
     return node if is_op(node, "MatMul") and node.inputs[0] is value else None
 
 
-def _fuse(mixed: ir.Node, scores: OnnxScores, q: MovedValue, k: MovedValue, v: MovedValue) -> None:
+def _fuse(mixed: ir.Node, scores: OnnxScores, q: MoveChain, k: MoveChain, v: MoveChain) -> None:
     own_k, own_v = _with_past(k), _with_past(v)
     turned_q = q.source.producer()
     turned_k = own_k.new.source.producer() if own_k else None
@@ -175,11 +175,11 @@ def _fuse(mixed: ir.Node, scores: OnnxScores, q: MovedValue, k: MovedValue, v: M
 class WithPast:
     """What is new, and what was there before, if that is an input of the graph."""
 
-    new: MovedValue
+    new: MoveChain
     past: ir.Value | None
 
 
-def _with_past(chain: MovedValue) -> WithPast | None:
+def _with_past(chain: MoveChain) -> WithPast | None:
     node = maker(chain.source, "Concat")
     past = bare(node.inputs[0]) if node is not None else None
     if node is None or past is None or not past.is_graph_input():
@@ -190,7 +190,7 @@ def _with_past(chain: MovedValue) -> WithPast | None:
     return None if new is None else WithPast(new, past)
 
 
-def _layout(turned_q: ir.Node, sources: Sequence[ir.Value], past: ir.Value | None) -> "ProbeSizes | None":
+def _layout(turned_q: ir.Node, sources: Sequence[ir.Value], past: ir.Value | None) -> "ProbeLayout | None":
     """Sizes, by the width of the products and of what is turned."""
     shape = sizes(turned_q.inputs[0]) if turned_q.inputs[0] is not None else None
     widths = [sizes(source) for source in sources]
@@ -204,11 +204,11 @@ def _layout(turned_q: ir.Node, sources: Sequence[ir.Value], past: ir.Value | Non
     tokens = next((width[-2] for width in widths if width and isinstance(width[-2], int)), 3)
     held = sizes(past) if past is not None else None
     past_tokens = 0 if past is None else held[2] if held and len(held) == 4 and isinstance(held[2], int) else 2
-    return ProbeSizes(heads, kv_heads, size, int(tokens), past_tokens)
+    return ProbeLayout(heads, kv_heads, size, int(tokens), past_tokens)
 
 
 @dataclass(frozen=True)
-class ProbeSizes:
+class ProbeLayout:
     """Sizes at which chains are run: `tokens` new ones, and `past`.
 
     Numbers lie as `heads` [1, heads, S, size], `tokens` [1, S, heads, size], or `flat` [1, S, heads * size].
@@ -220,7 +220,7 @@ class ProbeSizes:
     tokens: int
     past: int
 
-    def split(self, chain: MovedValue, heads: int) -> str | None:
+    def split(self, chain: MoveChain, heads: int) -> str | None:
         """How heads lie at the end of a chain that starts with them flat."""
         base = self._numbers(heads, False)
         for axes in ("heads", "tokens"):
@@ -228,9 +228,7 @@ class ProbeSizes:
                 return axes
         return None
 
-    def moves(
-        self, chain: MovedValue, axes: str, heads: int, to: int, past: bool = False, turned: bool = False
-    ) -> bool:
+    def moves(self, chain: MoveChain, axes: str, heads: int, to: int, past: bool = False, turned: bool = False) -> bool:
         """Does a chain make heads [1, to, S, size] of what lies so, each repeated for its group; keys turned?"""
         base = self._numbers(heads, past)
         want = np.repeat(base, to // heads, axis=1)
@@ -255,7 +253,7 @@ class ProbeSizes:
         tokens = self.tokens + (self.past if past else 0)
         return np.arange(heads * tokens * self.size, dtype=np.float32).reshape(1, heads, tokens, self.size)
 
-    def _laid(self, base: Array, axes: str, chain: MovedValue | None = None) -> Array:
+    def _laid(self, base: Array, axes: str, chain: MoveChain | None = None) -> Array:
         if axes == "heads":
             return base
         by_token = base.swapaxes(1, 2)
@@ -265,7 +263,7 @@ class ProbeSizes:
         return flat[0] if chain is not None and len(chain.source.shape or ()) == 2 else flat
 
 
-def _gives(chain: MovedValue, given: Array, want: Array) -> bool:
+def _gives(chain: MoveChain, given: Array, want: Array) -> bool:
     """Is that what the chain makes of these numbers?"""
     if chain.value is chain.source:
         return given.shape == want.shape and bool(np.array_equal(given, want))

@@ -16,7 +16,7 @@ TOKENS, PAST = 5, 3  # of a probe, where the graph leaves them open
 FAR, WIDE = 1 << 15, 1 << 10  # tokens before two others; tokens, where there are none before
 
 
-class NotCausal(Exception):
+class NoSuchDecoder(Exception):
     """The graph is no such decoder: the message says from where on."""
 
 
@@ -58,11 +58,11 @@ def open_sizes(graph: ir.Graph, ids: ir.Value | None, tokens: int, past: int) ->
 
 
 def check_masks(graph: ir.Graph, attentions: Sequence[ir.Node], ids: ir.Value | None) -> None:
-    """NotCausal where a mask is not the causal one: on a few tokens, and far enough for a window to show."""
+    """NoSuchDecoder where a mask is not the causal one: on a few tokens, and far enough for a window to show."""
     masks: dict[int, ir.Value] = {}
     for node in attentions:
         if node.inputs[5] is None:
-            raise NotCausal(f"{name_of(node)} has no mask: tokens would look at those that follow")
+            raise NoSuchDecoder(f"{name_of(node)} has no mask: tokens would look at those that follow")
         masks[id(node.inputs[5])] = node.inputs[5]
     few, past = open_sizes(graph, ids, TOKENS, PAST)
     far = open_sizes(graph, ids, *((2, FAR) if past else (WIDE, 0)))
@@ -75,9 +75,9 @@ def _check(mask: ir.Value, tokens: int, past: int, given: dict[ir.Value, Array])
     numbers = constant(mask)
     run = [numbers] if numbers is not None else evaluate([mask], given)
     if run is None:
-        raise NotCausal(f"{name_of(mask.producer())} makes a mask that cannot be computed of ids and their number")
+        raise NoSuchDecoder(f"{name_of(mask.producer())} makes a mask that cannot be computed of ids and their number")
     seen = run[0] if run[0].dtype == bool else run[0] > MASKED
     want = np.tril(np.ones((tokens, past + tokens), bool), past)
     fits = seen.shape[-2:] == want.shape and seen.size == want.size and np.array_equal(seen.reshape(want.shape), want)
     if not fits or (run[0].dtype != bool and np.abs(run[0][seen]).max(initial=0) > 0):
-        raise NotCausal(f"{name_of(mask.producer())} makes a mask that is not the causal one")
+        raise NoSuchDecoder(f"{name_of(mask.producer())} makes a mask that is not the causal one")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from meshrt.models.errors import ModelError
 from meshrt.models.files import find_file, read_object
 from meshrt.models.foreign.model import Foreign, add
-from meshrt.models.onnx.causal import NotCausal, check_masks, name_of
+from meshrt.models.onnx.causal import NoSuchDecoder, check_masks, name_of
 from meshrt.models.onnx.fuse import bare, is_ours
 from meshrt.models.onnx.graphs import attribute, constant, is_op, maker, sizes
 from meshrt.models.onnx.linear import OnnxLinear, linear_of
@@ -48,7 +48,7 @@ def read_decoder(model: ir.Model, path: Path) -> Foreign:
     try:
         parts = walk(model.graph)
         return _foreign(model.graph, parts, path)
-    except NotCausal as other:
+    except NoSuchDecoder as other:
         raise ModelError(f"{path}: {other}") from None
 
 
@@ -56,7 +56,7 @@ def read_decoder(model: ir.Model, path: Path) -> Foreign:
 
 
 def walk(graph: ir.Graph) -> DecoderParts:
-    """From the logits down to the ids. NotCausal where it is no LLaMA."""
+    """From the logits down to the ids. NoSuchDecoder where it is no LLaMA."""
     parts = DecoderParts()
     logits = next((value for value in graph.outputs if sizes(value) and not maker(value, "Concat")), graph.outputs[0])
     x = _linear(parts, "lm_head", logits)
@@ -70,11 +70,11 @@ def walk(graph: ir.Graph) -> DecoderParts:
     assert node is not None
     table, ids = node.inputs
     if constant(table) is None or attribute(node, "axis", 0) != 0 or ids is None:
-        raise NotCausal(f"{name_of(node)} is no look-up of words in a table")
+        raise NoSuchDecoder(f"{name_of(node)} is no look-up of words in a table")
     while (moved := maker(ids, "Reshape", "Cast", "Squeeze", "Unsqueeze")) is not None:
         ids = moved.inputs[0]
     if ids is None or not ids.is_graph_input():
-        raise NotCausal(f"{name_of(node)} looks up what is no input of the graph")
+        raise NoSuchDecoder(f"{name_of(node)} looks up what is no input of the graph")
     parts.table, parts.ids = table, ids
     return parts
 
@@ -87,7 +87,7 @@ def _layer(parts: DecoderParts, layer: str, x: ir.Value) -> ir.Value:
                zip(("gate", "up"), swiglu.inputs, strict=True)]  # fmt: skip
     _same(sources, swiglu)
     if _norm(parts, f"{layer}.post_attention_layernorm", sources[0]) is not middle:
-        raise NotCausal(f"{name_of(swiglu)}: what it is computed from is not what is added to it")
+        raise NoSuchDecoder(f"{name_of(swiglu)}: what it is computed from is not what is added to it")
     x = _sum(middle, "Attention", f"{layer}.self_attn.o_proj", parts)
     attention = _ours(parts.linears[f"{layer}.self_attn.o_proj"].source, "Attention")
     parts.attentions.append(attention)
@@ -95,7 +95,7 @@ def _layer(parts: DecoderParts, layer: str, x: ir.Value) -> ir.Value:
                zip("qkv", attention.inputs[:3], strict=True)]  # fmt: skip
     _same(sources, attention)
     if _norm(parts, f"{layer}.input_layernorm", sources[0]) is not x:
-        raise NotCausal(f"{name_of(attention)}: what it is computed from is not what is added to it")
+        raise NoSuchDecoder(f"{name_of(attention)}: what it is computed from is not what is added to it")
     return x
 
 
@@ -108,7 +108,7 @@ def _sum(x: ir.Value, kind: str, name: str, parts: DecoderParts) -> ir.Value:
         if own is not None and is_ours(_producer(own.source), kind) and rest is not None:
             parts.linears[name] = own
             return rest
-    raise NotCausal(f"{name_of(_producer(x))} is no sum with a product of {kind}")
+    raise NoSuchDecoder(f"{name_of(_producer(x))} is no sum with a product of {kind}")
 
 
 def _producer(value: ir.Value | None) -> ir.Node | None:
@@ -125,7 +125,7 @@ def _ours(value: ir.Value, kind: str) -> ir.Node:
 def _linear(parts: DecoderParts, name: str, value: ir.Value | None) -> ir.Value:
     own = linear_of(value)
     if own is None:
-        raise NotCausal(f"{name_of(_producer(value))} is no product with a constant matrix, where {name} would be")
+        raise NoSuchDecoder(f"{name_of(_producer(value))} is no product with a constant matrix, where {name} would be")
     parts.linears[name] = own
     return own.source
 
@@ -136,7 +136,7 @@ def _norm(parts: DecoderParts, name: str, value: ir.Value) -> ir.Value:
         value = node.inputs[0] or value  # the logits of some tokens
         node = _producer(value)
     if node is None or not is_ours(node, "RMSNorm"):
-        raise NotCausal(f"{name_of(node)} is no RMSNorm, where {name} would be")
+        raise NoSuchDecoder(f"{name_of(node)} is no RMSNorm, where {name} would be")
     parts.norms[name] = node
     source = bare(node.inputs[0])
     assert source is not None
@@ -145,7 +145,7 @@ def _norm(parts: DecoderParts, name: str, value: ir.Value) -> ir.Value:
 
 def _same(values: list[ir.Value], node: ir.Node) -> None:
     if any(value is not values[0] for value in values):
-        raise NotCausal(f"{name_of(node)}: its products have inputs that differ")
+        raise NoSuchDecoder(f"{name_of(node)}: its products have inputs that differ")
 
 
 # -------------------------------------------------------------------------------------------------------------- folder
@@ -157,12 +157,12 @@ def _foreign(graph: ir.Graph, parts: DecoderParts, path: Path) -> Foreign:
     heads, kv_heads, size = (int(attribute(first, name)) for name in ("heads", "kv_heads", "size"))
     for node in parts.attentions:
         if [attribute(node, name) for name in ("heads", "kv_heads", "size")] != [heads, kv_heads, size]:
-            raise NotCausal(f"{name_of(node)} has other heads than the last layer's")
+            raise NoSuchDecoder(f"{name_of(node)} has other heads than the last layer's")
         if abs(attribute(node, "scale") * size**0.5 - 1) > 1e-3:
-            raise NotCausal(f"{name_of(node)} scales by {attribute(node, 'scale')}, not by {size}^-0.5")
+            raise NoSuchDecoder(f"{name_of(node)} scales by {attribute(node, 'scale')}, not by {size}^-0.5")
     epsilons = {round(attribute(node, "eps"), 12) for node in parts.norms.values()}
     if len(epsilons) > 1:
-        raise NotCausal(f"norms have several epsilons: {sorted(epsilons)}")
+        raise NoSuchDecoder(f"norms have several epsilons: {sorted(epsilons)}")
     check_masks(graph, parts.attentions, parts.ids)
     table, head = constant(parts.table), parts.linears["lm_head"]
     assert table is not None
@@ -171,7 +171,7 @@ def _foreign(graph: ir.Graph, parts: DecoderParts, path: Path) -> Foreign:
     whole = {name for name in parts.linears if name.rpartition(".")[2] in kinds}
     own = [{"q_proj", "k_proj", "v_proj"}, {"q_proj", "k_proj", "v_proj", "o_proj"}]
     if kinds and (kinds not in own or biased != whole):
-        raise NotCausal(
+        raise NoSuchDecoder(
             f"products with a bias: {', '.join(sorted(kinds))}; LLaMA has it of q, k, v and o, Qwen2 of q, k, v"
         )
     model_type = "qwen2" if len(kinds) == 3 else "llama"
@@ -208,7 +208,7 @@ def _foreign(graph: ir.Graph, parts: DecoderParts, path: Path) -> Foreign:
 
 def _numbers(name: str, array: Array) -> Array:
     if array.dtype.kind != "f" and str(array.dtype) != "bfloat16":
-        raise NotCausal(f"{name} has weights of {array.dtype}; a decoder's are floats, or codes of a product")
+        raise NoSuchDecoder(f"{name} has weights of {array.dtype}; a decoder's are floats, or codes of a product")
     return array
 
 
@@ -220,7 +220,7 @@ def _renamed(name: str, layers: int) -> str:
 def _vector(value: ir.Value | None) -> Array:
     numbers = constant(value)
     if numbers is None:
-        raise NotCausal(f"{name_of(None if value is None else value.producer())} is no constant weight of a norm")
+        raise NoSuchDecoder(f"{name_of(None if value is None else value.producer())} is no constant weight of a norm")
     return np.ascontiguousarray(numbers.reshape(-1))
 
 
@@ -230,7 +230,7 @@ def _group(parts: DecoderParts) -> int:
     ]
     groups = {matrix.codes.shape[2] for matrix in codes}
     if len(groups) > 1:
-        raise NotCausal(f"matrices in codes have blocks of {sorted(groups)}; one size for all can be read")
+        raise NoSuchDecoder(f"matrices in codes have blocks of {sorted(groups)}; one size for all can be read")
     return groups.pop() if groups else 32
 
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from meshrt.models.quantize.policies import Statistics, fit, parse, ranks
 from meshrt.models.quantize.shapes import Shapes
-from meshrt.models.quantize.sizes import CodesForm, compensator_bytes
+from meshrt.models.quantize.sizes import CodeScheme, compensator_bytes
 
 
 def choose(
-    shapes: Shapes, scheme: CodesForm, policy: str, budget: int | None, statistics: Statistics | None
+    shapes: Shapes, scheme: CodeScheme, policy: str, budget: int | None, statistics: Statistics | None
 ) -> tuple[dict[str, int], dict[str, Any]]:
     """Ranks by matrix, and what a report says of them. Raises ModelError.
 

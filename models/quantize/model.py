@@ -20,7 +20,7 @@ from meshrt.models.quantize.gptq import gptq
 from meshrt.models.quantize.hqq import hqq
 from meshrt.models.quantize.milo import Milo, milo
 from meshrt.models.quantize.policies import Statistics
-from meshrt.models.quantize.sizes import CodesForm
+from meshrt.models.quantize.sizes import CodeScheme
 from meshrt.models.quantize.statistics import kurtosis, residual_rank
 from meshrt.models.quantize.w4a8 import w4a8
 from meshrt.models.reference import load_weights
@@ -73,7 +73,7 @@ def statistics(
 def quantize(
     folder: Path,
     out: str | Path,
-    scheme: CodesForm,
+    scheme: CodeScheme,
     ranks: Mapping[str, int],
     rounds: int,
     statistics: Statistics,
@@ -120,7 +120,7 @@ def quantize(
     return matrices
 
 
-def _head(config: Config, scheme: CodesForm, written: dict[str, Array]) -> QuantizedMatrix:
+def _head(config: Config, scheme: CodeScheme, written: dict[str, Array]) -> QuantizedMatrix:
     """The head in 8 bits; a tied one beside the embedding, which stays. ModelError."""
     name = config.head_matrix.name
     before = written.pop(f"{name}.weight", None)
@@ -150,7 +150,7 @@ def _grams(
 
 
 def _one(
-    w: Array, scheme: CodesForm, rank: int, rounds: int, gram: Array | None
+    w: Array, scheme: CodeScheme, rank: int, rounds: int, gram: Array | None
 ) -> tuple[dict[str, Any], MatrixParts]:  # fmt: skip
     """A matrix [out, in] quantized, and what is told of it."""
     method, shape, loop = scheme.method, (scheme.bits, scheme.group_of(w.shape[1])), None

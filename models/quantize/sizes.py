@@ -14,7 +14,7 @@ ITEM_BYTES = {"U8": 1, "F16": 2}
 
 
 @dataclass(frozen=True)
-class CodesForm:
+class CodeScheme:
     """How all matrices of a model are quantized."""
 
     method: str
@@ -41,22 +41,22 @@ class CodesForm:
         )  # fmt: skip
 
 
-def matrix_bytes(scheme: CodesForm, shape: MatrixShape, rank: int) -> int:
+def matrix_bytes(scheme: CodeScheme, shape: MatrixShape, rank: int) -> int:
     """All of a matrix in a folder."""
     return bytes_of(scheme.form(rank, shape.columns).tensors(shape.name, shape.rows, shape.columns))
 
 
-def head_bytes(scheme: CodesForm, head: MatrixShape) -> int:
+def head_bytes(scheme: CodeScheme, head: MatrixShape) -> int:
     """Of a head in 8 bits in a folder."""
     form = replace(scheme.form(0, head.columns), bits=HEAD_BITS)
     return bytes_of(form.tensors(head.name, head.rows, head.columns))
 
 
-def compensator_bytes(scheme: CodesForm, shape: MatrixShape, rank: int) -> int:
+def compensator_bytes(scheme: CodeScheme, shape: MatrixShape, rank: int) -> int:
     return bytes_of(scheme.form(rank, shape.columns).compensator(shape.rows, shape.columns))
 
 
-def published_codes_bits(scheme: CodesForm, shape: MatrixShape) -> Fraction:
+def published_codes_bits(scheme: CodeScheme, shape: MatrixShape) -> Fraction:
     """As HQQ and MiLo store it: ten values of 3 bits in 32, scale and zero of 16 bits a group. Of GPTQ: no bit wasted,
     a scale of 16 bits and a zero of `bits` a group, a group number of 32 bits for each input.
 
@@ -68,7 +68,7 @@ def published_codes_bits(scheme: CodesForm, shape: MatrixShape) -> Fraction:
     return weights * (_ten_in_32(scheme.bits) + Fraction(16 if scheme.symmetric else 32, group))
 
 
-def published_compensator_bits(scheme: CodesForm, shape: MatrixShape, rank: int) -> Fraction:
+def published_compensator_bits(scheme: CodeScheme, shape: MatrixShape, rank: int) -> Fraction:
     """3 bits: one float32 scale a group. 8: a float32 scale and zero for each row of U and of V. 16: float16."""
     numbers = rank * (shape.rows + shape.columns)
     if scheme.compensator_bits == 8:
@@ -78,7 +78,7 @@ def published_compensator_bits(scheme: CodesForm, shape: MatrixShape, rank: int)
     return numbers * (_ten_in_32(scheme.compensator_bits) + Fraction(32, scheme.group_of(shape.columns)))
 
 
-def sizes(shapes: Shapes, scheme: CodesForm, ranks: Mapping[str, int]) -> dict[str, Any]:
+def sizes(shapes: Shapes, scheme: CodeScheme, ranks: Mapping[str, int]) -> dict[str, Any]:
     """The whole model's: what is stored (`bytes`), as published, and by kind of matrix.
 
     `bits_per_weight` is what a quantized weight takes, with its share of scales, zeros and compensators.
@@ -107,7 +107,7 @@ def sizes(shapes: Shapes, scheme: CodesForm, ranks: Mapping[str, int]) -> dict[s
     }
 
 
-def _group(kind: str, matrices: Sequence[MatrixShape], scheme: CodesForm, ranks: Mapping[str, int]) -> dict[str, Any]:
+def _group(kind: str, matrices: Sequence[MatrixShape], scheme: CodeScheme, ranks: Mapping[str, int]) -> dict[str, Any]:
     return {
         "name": kind,
         "matrices": len(matrices),

@@ -24,18 +24,19 @@ from meshrt.programs.arm.parts import (
     ArmModel,
     ArmPositions,
 )
-from meshrt.programs.arm.reader import ArmForm, PartReader, codes_of, group_of
+from meshrt.programs.arm.reader import ArmScheme, PartReader, codes_of, group_of
 from meshrt.programs.arm.split import Split
 from meshrt.programs.arm.weights import ProductMethod, choose, place
 from meshrt.programs.routing import Routing
 
 
-def scheme_of(config: Config, codes: CodeOptions) -> ArmForm:
+def scheme_of(config: Config, codes: CodeOptions) -> ArmScheme:
     """That of a folder of codes, or what is asked for of one of weights. UsageError for both."""
     forms_there = {*config.quantized.values()}
     if not forms_there:
         size = 64 if codes.group is None else 0 if codes.group == "row" else codes.group
-        return ArmForm(int(codes.bits or 4), size, codes.symmetric, int(codes.head_bits), codes.activations == "block")
+        blocks = codes.activations == "block"
+        return ArmScheme(int(codes.bits or 4), size, codes.symmetric, int(codes.head_bits), blocks)
     if (codes.bits, codes.group) != (None, None) or codes.symmetric:
         raise UsageError("--bits, --group and --symmetric are for weights: the model's folder has codes already")
     form = next(iter(forms_there))
@@ -44,11 +45,11 @@ def scheme_of(config: Config, codes: CodeOptions) -> ArmForm:
             f"--head-bits {codes.head_bits} is for a head of weights: the model's folder has codes of it already"
         )
     blocks = (codes.activations or form.activations) == "block"
-    return ArmForm(form.bits, form.group, form.symmetric, int(codes.head_bits), blocks)
+    return ArmScheme(form.bits, form.group, form.symmetric, int(codes.head_bits), blocks)
 
 
 def place_model(
-    soc: Soc, config: Config, scheme: ArmForm, source: Checkpoint | None, split: Split, flash: int = 0,
+    soc: Soc, config: Config, scheme: ArmScheme, source: Checkpoint | None, split: Split, flash: int = 0,
     layers_run: int | None = None, routing: Routing | None = None,
 ) -> ArmModel:  # fmt: skip
     """All of it in DRAM, by shape without its numbers. LimitError, ModelError.
@@ -119,7 +120,7 @@ def place_head(read: PartReader) -> ArmMatrix:
     return ArmMatrix("head", config.hidden_size, output.columns, (packed,), how, False, None)
 
 
-def hows_of(soc: Soc, config: Config, scheme: ArmForm) -> tuple[ProductMethod, Mapping[int, ProductMethod]]:
+def hows_of(soc: Soc, config: Config, scheme: ArmScheme) -> tuple[ProductMethod, Mapping[int, ProductMethod]]:
     """How matrices are multiplied, and compensators by their bits: with as many rows, as all take the same codes."""
     how = choose(soc, KernelForm(scheme.bits, shift=shift_of(config, scheme), blocks=scheme.blocks))
     stored = {form.compensator_bits for form in config.quantized.values() if form.rank}
@@ -132,7 +133,7 @@ def hows_of(soc: Soc, config: Config, scheme: ArmForm) -> tuple[ProductMethod, M
     return replace(how, rows=rows), {width: replace(own, rows=rows) for width, own in thin.items()}
 
 
-def shift_of(config: Config, scheme: ArmForm) -> Shift:
+def shift_of(config: Config, scheme: ArmScheme) -> Shift:
     """Where offsets of groups come from."""
     if any(form.offset for form in config.quantized.values()):
         return "offset"

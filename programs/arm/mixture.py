@@ -21,7 +21,7 @@ from meshrt.programs.arm.inputs import RowSource
 from meshrt.programs.arm.layout import PANEL, block
 from meshrt.programs.arm.mlp import through
 from meshrt.programs.arm.operators import each_kernel
-from meshrt.programs.arm.parts import ArmExperts, ArmMlp, ArmModel, More, PassBuffers
+from meshrt.programs.arm.parts import ArmExperts, ArmMlp, ArmModel, More, PassRoom
 from meshrt.programs.arm.rows import by_rows
 from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.tiles import UNITS, plan, row_tiles
@@ -37,7 +37,7 @@ WEIGH = MicroKernel(
 
 
 def mixed(
-    soc: Soc, model: ArmModel, mixture: ArmExperts, source: RowSource, tokens: int, room: PassBuffers
+    soc: Soc, model: ArmModel, mixture: ArmExperts, source: RowSource, tokens: int, room: PassRoom
 ) -> tuple[More, Array | None]:
     """What the experts make of the rows that a source makes, and what stays of the source."""
     hidden, high = model.config.hidden_size, model.head.how.rows
@@ -65,7 +65,7 @@ def mixed(
 
 
 def routed(
-    soc: Soc, mixture: ArmExperts, x: Array | None, tokens: int, hidden: int, room: PassBuffers, high: int
+    soc: Soc, mixture: ArmExperts, x: Array | None, tokens: int, hidden: int, room: PassRoom, high: int
 ) -> Array | None:
     """x float32 [T, K] times the router: [T, columns in panels]."""
     unit = UNITS["fmla"]
@@ -90,7 +90,7 @@ def routed(
 
 
 def chosen_of(
-    soc: Soc, model: ArmModel, mixture: ArmExperts, scores: Array | None, tokens: int, room: PassBuffers, high: int
+    soc: Soc, model: ArmModel, mixture: ArmExperts, scores: Array | None, tokens: int, room: PassRoom, high: int
 ) -> tuple[Array, Array | None, Array | None]:
     """The experts of each token [T, top], their shares, and the sigmoid of the shared expert's gate [T]."""
     count = len(mixture.experts)
@@ -121,7 +121,7 @@ def chosen_of(
 
 def weighed(
     soc: Soc, model: ArmModel, mlp: ArmMlp, x: Array | None, total: Array | None, share: Array | None,
-    own: Sequence[int], tokens: int, room: PassBuffers, high: int,
+    own: Sequence[int], tokens: int, room: PassRoom, high: int,
 ) -> Array | None:  # fmt: skip
     """The sum with what an expert makes of its `own` rows, times their shares."""
     hidden = model.config.hidden_size

@@ -6,14 +6,14 @@ from meshrt.arm.core import Team
 from meshrt.arm.soc import Soc
 from meshrt.programs.arm.activations import activated
 from meshrt.programs.arm.inputs import RowSource, span_of
-from meshrt.programs.arm.parts import ArmMlp, ArmModel, More, PassBuffers
+from meshrt.programs.arm.parts import ArmMlp, ArmModel, More, PassRoom
 from meshrt.programs.arm.products import times
 
 Array = np.ndarray
 
 
 def through(
-    soc: Soc, model: ArmModel, mlp: ArmMlp, source: RowSource, rows: int, room: PassBuffers
+    soc: Soc, model: ArmModel, mlp: ArmMlp, source: RowSource, rows: int, room: PassRoom
 ) -> tuple[More, Array | None]:
     """What it makes of the rows that a source makes, without the bias of down, and what stays of the source."""
     both, stays = times(soc, model, mlp.inner, source, rows, room, room.y)

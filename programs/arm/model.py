@@ -20,7 +20,7 @@ from meshrt.programs.arm.kv import ArmLayerCache
 from meshrt.programs.arm.layout import PANEL, block
 from meshrt.programs.arm.mixture import mixed
 from meshrt.programs.arm.mlp import through
-from meshrt.programs.arm.parts import ArmLayer, ArmMlp, ArmModel, More, PassBuffers
+from meshrt.programs.arm.parts import ArmLayer, ArmMlp, ArmModel, More, PassRoom
 from meshrt.programs.arm.products import times
 from meshrt.programs.arm.queries import prepared
 from meshrt.programs.arm.split import equal
@@ -37,7 +37,7 @@ def forward(
     """Tokens `ids` at `position`..: logits of the last `rows` of them, float32 [rows, vocabulary]; None by shape."""
     config, tokens = model.config, len(ids)
     sizes = sizes_of(model)
-    room = PassBuffers(**{name: soc.buffer(name, tokens * size) for name, size in sizes.items()})
+    room = PassRoom(**{name: soc.buffer(name, tokens * size) for name, size in sizes.items()})
     logits = soc.buffer("logits", 4 * rows * config.vocab_size)
     at = np.arange(position, position + tokens)
     rotary = [cos_sin(config, at, number) for number in range(len(config.ropes))]
@@ -79,7 +79,7 @@ def sizes_of(model: ArmModel) -> dict[str, int]:
 
 def run_layer(
     soc: Soc, model: ArmModel, layer: ArmLayer, cache: ArmLayerCache, rotary: Rotary | None, tokens: int,
-    room: PassBuffers, x: Array | None, more: More | None,
+    room: PassRoom, x: Array | None, more: More | None,
 ) -> tuple[Array | None, More]:  # fmt: skip
     """x [T, K], of which the product `more` is still to be added: the same after the layer."""
     every = slice(0, tokens)
@@ -135,7 +135,7 @@ def embed(soc: Soc, model: ArmModel, ids: Sequence[int], position: int, target: 
 
 
 def normed(
-    model: ArmModel, norm: ArmNorm, room: PassBuffers, x: Array | None, more: More | None, rows: slice
+    model: ArmModel, norm: ArmNorm, room: PassRoom, x: Array | None, more: More | None, rows: slice
 ) -> RowSource:
     """x + `more` stays, and becomes codes after a norm; of these rows of all."""
     hidden = model.config.hidden_size

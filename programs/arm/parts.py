@@ -190,7 +190,7 @@ class ArmModel:
 
 
 @dataclass(frozen=True)
-class PassBuffers:
+class PassRoom:
     """Buffers of one pass over T tokens. `middle` lies between two factors, `more` is what a compensator makes. The
     last three are for experts: rows after their norm, the router's scores, and the sum of what experts make.
     """

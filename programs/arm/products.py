@@ -8,7 +8,7 @@ from meshrt.arm.core import Team
 from meshrt.arm.soc import Soc
 from meshrt.programs.arm.inputs import CodedRows, RowSource, quantized, span_of
 from meshrt.programs.arm.linear import product, shares_of
-from meshrt.programs.arm.parts import ArmFactors, ArmMatrix, ArmModel, PassBuffers
+from meshrt.programs.arm.parts import ArmFactors, ArmMatrix, ArmModel, PassRoom
 from meshrt.programs.arm.rows import by_rows
 from meshrt.programs.arm.vectors import added, units_of
 from meshrt.programs.arm.weights import PackedWeights, ProductMethod
@@ -17,7 +17,7 @@ Array = np.ndarray
 
 
 def times(
-    soc: Soc, model: ArmModel, matrix: ArmMatrix, source: RowSource, rows: int, room: PassBuffers, y: int
+    soc: Soc, model: ArmModel, matrix: ArmMatrix, source: RowSource, rows: int, room: PassRoom, y: int
 ) -> tuple[Array | None, Array | None]:
     """The rows that a source makes, times a matrix, without its bias; and what stays of the source."""
 

@@ -32,7 +32,7 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class ArmForm:
+class ArmScheme:
     """How matrices and activations are kept. `group` weights of a row share a scale, 0: all."""
 
     bits: int
@@ -53,7 +53,7 @@ class PartReader:
     soc: Soc
     config: Config
     family: Family
-    scheme: ArmForm
+    scheme: ArmScheme
     source: Checkpoint | None
     how: ProductMethod
     thin: Mapping[int, ProductMethod]
@@ -143,13 +143,13 @@ def router_panels(source: Checkpoint, mixture: forms.Experts, panels: int, hidde
     return np.ascontiguousarray(filled.reshape(panels, PANEL, hidden).transpose(0, 2, 1))
 
 
-def group_of(matrix: forms.Matrix, scheme: ArmForm) -> int:
+def group_of(matrix: forms.Matrix, scheme: ArmScheme) -> int:
     """Weights of a row that share a scale: as many as there are at the most."""
     group = matrix.form.group if isinstance(matrix.form, Quantized) else scheme.group
     return min(group or matrix.rows, matrix.rows)
 
 
-def codes_of(source: Checkpoint, matrix: forms.Matrix, scheme: ArmForm) -> Codes:
+def codes_of(source: Checkpoint, matrix: forms.Matrix, scheme: ArmScheme) -> Codes:
     """A matrix in codes [out, in]: the folder's own, or its weights rounded to nearest. ModelError."""
     if isinstance(matrix.form, Quantized):
         return read_parts(source, matrix.name, matrix.form, matrix.columns, matrix.rows).codes

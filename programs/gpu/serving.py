@@ -6,7 +6,7 @@ Every rank takes the same decisions (scheduling.py), from the same virtual time.
 from collections.abc import Callable, Sequence
 
 from meshrt.programs.gpu.request import BatchLimits, Request, check_room
-from meshrt.programs.gpu.scheduling import new_schedule, next_batch, send
+from meshrt.programs.gpu.scheduling import new_scheduler, next_batch, send
 from meshrt.programs.gpu.steps import CacheSteps
 
 
@@ -16,21 +16,21 @@ def serve(
     """Serve all requests to their ends; `tell` hears of every request that got a token."""
     gpus, pages = steps.gpus, steps.cache.pages
     check_room(pages, requests)
-    schedule = new_schedule(steps, requests, limits)
+    scheduler = new_scheduler(steps, requests, limits)
     now, done = gpus.meet(), 0
-    send(schedule, now)
-    while not schedule.over:
-        if not (schedule.waiting or schedule.running):
-            gpus.wait_until(schedule.coming[0].arrival)
+    send(scheduler, now)
+    while not scheduler.over:
+        if not (scheduler.waiting or scheduler.running):
+            gpus.wait_until(scheduler.coming[0].arrival)
             now = gpus.meet()
-            send(schedule, now)
+            send(scheduler, now)
             continue
         if gpus.device.step_seconds:
             gpus.wait_until(now + gpus.device.step_seconds)
-        batch = next_batch(schedule, now)
+        batch = next_batch(scheduler, now)
         tokens = steps.run([part for _, part in batch])
         now = gpus.meet()
-        send(schedule, now)
+        send(scheduler, now)
         for (request, part), token in zip(batch, tokens, strict=True):
             request.cached = len(part.tokens)
             if pages.keeps:
@@ -42,9 +42,9 @@ def serve(
             if tell is not None:
                 tell(request)
             if request.done:
-                schedule.running.remove(request)
+                scheduler.running.remove(request)
                 pages.release(request.number)
-                schedule.open -= 1
+                scheduler.open -= 1
                 done += 1
-        send(schedule, now, late=now)
+        send(scheduler, now, late=now)
         gpus.console.progress("requests", done, len(requests))

@@ -14,10 +14,10 @@ import numpy as np
 
 from meshrt.models.errors import ModelError
 from meshrt.models.graph import MOVES, REDUCE, Graph, Node, compute
-from meshrt.programs.mesh.values import OTHER, CoresAndSums, Value
+from meshrt.programs.mesh.values import OTHER, MeshMachine, Value
 
 
-def run_operators(machine: CoresAndSums, graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, Value]:
+def run_operators(machine: MeshMachine, graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, Value]:
     """The outputs. Values go when nothing needs them any more."""
     last = {name: at for at, node in enumerate(graph.nodes) for name in node.inputs}
     values = {name: _fed(machine, name, array) for name, array in feeds.items()}
@@ -31,7 +31,7 @@ def run_operators(machine: CoresAndSums, graph: Graph, feeds: Mapping[str, np.nd
     return {name: values[name] if name in values else _constant(machine, graph, name) for name in graph.outputs}
 
 
-def _fed(machine: CoresAndSums, name: str, array: np.ndarray) -> Value:
+def _fed(machine: MeshMachine, name: str, array: np.ndarray) -> Value:
     """An input: floats along y, as decode has them; whole numbers at all cores."""
     value = Value(array[None, None], None, array.shape[-1] if array.ndim else 1)
     if array.dtype.kind == "f" and array.ndim:
@@ -39,13 +39,13 @@ def _fed(machine: CoresAndSums, name: str, array: np.ndarray) -> Value:
     return machine.keep(name, value.tiles, None, value.size)
 
 
-def _constant(machine: CoresAndSums, graph: Graph, name: str) -> Value:
+def _constant(machine: MeshMachine, graph: Graph, name: str) -> Value:
     """In the hands of the host until it is placed: what is cut takes no room at a core as a whole."""
     array = graph.constants[name]
     return Value(array[None, None], None, array.shape[-1] if array.ndim else 1, name)
 
 
-def operate(machine: CoresAndSums, node: Node, given: list[Value]) -> Value:
+def operate(machine: MeshMachine, node: Node, given: list[Value]) -> Value:
     """One operator. LimitError, ModelError naming the node."""
     if node.op == "MatMul":
         return matmul(machine, node, *given)
@@ -58,7 +58,7 @@ def operate(machine: CoresAndSums, node: Node, given: list[Value]) -> Value:
     return elementwise(machine, node, given)
 
 
-def matmul(machine: CoresAndSums, node: Node, a: Value, b: Value) -> Value:
+def matmul(machine: MeshMachine, node: Node, a: Value, b: Value) -> Value:
     """W[K, N] has its rows along the axis of x and its columns along the other: y is cut along that."""
     block, a = machine.block, machine.along(a, a.axis or "y")
     assert a.axis is not None
@@ -72,7 +72,7 @@ def matmul(machine: CoresAndSums, node: Node, a: Value, b: Value) -> Value:
     return machine.keep(node.output, machine.sums[axis](product), to, b.size)
 
 
-def elementwise(machine: CoresAndSums, node: Node, given: list[Value]) -> Value:
+def elementwise(machine: MeshMachine, node: Node, given: list[Value]) -> Value:
     """All operands that have numbers of their own along the last axis are brought to the axis of the first."""
     size = max(value.size for value in given)
     axis = next((value.axis for value in given if value.axis is not None and value.size == size and size > 1), None)
@@ -82,7 +82,7 @@ def elementwise(machine: CoresAndSums, node: Node, given: list[Value]) -> Value:
     return machine.keep(node.output, tiles, axis, size)
 
 
-def reduce(machine: CoresAndSums, op: str, axes: list[int], keepdims: bool, value: Value) -> Value:
+def reduce(machine: MeshMachine, op: str, axes: list[int], keepdims: bool, value: Value) -> Value:
     """Over axes that are whole each core for itself; over the last, when it is cut, with a sum along the mesh."""
     block, rank, tiles = machine.block, len(value.shape), value.tiles
     across = rank - 1 in axes and value.axis is not None
@@ -109,7 +109,7 @@ def reduce(machine: CoresAndSums, op: str, axes: list[int], keepdims: bool, valu
     return machine.keep(op, whole, None, shape[-1] if shape else 1)
 
 
-def softmax(machine: CoresAndSums, node: Node, value: Value) -> Value:
+def softmax(machine: MeshMachine, node: Node, value: Value) -> Value:
     """Over the last axis, which is cut: a sum of the largest along the mesh, and one of what they are raised to."""
     axis = [len(value.shape) - 1]
     top = reduce(machine, "ReduceMax", axis, True, value)
@@ -120,7 +120,7 @@ def softmax(machine: CoresAndSums, node: Node, value: Value) -> Value:
     return machine.keep(node.output, raised.tiles / total.tiles, value.axis, value.size)
 
 
-def move(machine: CoresAndSums, node: Node, given: list[Value]) -> Value:
+def move(machine: MeshMachine, node: Node, given: list[Value]) -> Value:
     """What only moves numbers: each core its own where the last axis stays as it is, else all cores everything."""
     axis = next((value.axis for value in given if value.axis is not None), None)
     table = node.op == "Gather" and given[0].axis is None and given[0].tiles.dtype.kind == "f" and given[0].size > 1

@@ -30,7 +30,7 @@ class Value:
 
 
 @dataclass(eq=False)
-class CoresAndSums:
+class MeshMachine:
     """The cores, and their sums f(tiles, combine) along x and y."""
 
     block: Block
@@ -135,7 +135,7 @@ class CoresAndSums:
         return self.keep("numbers brought over", summed[..., :size] if to is None else summed, to, size)
 
 
-def gathered(machine: CoresAndSums, value: Value) -> np.ndarray | None:
+def gathered(machine: MeshMachine, value: Value) -> np.ndarray | None:
     """The whole, at rank 0."""
     block = machine.block
     if value.axis is None:

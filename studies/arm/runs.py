@@ -14,13 +14,13 @@ from meshrt.report import Report
 from meshrt.studies.arm.published import HEADS, HIDDEN, INNER, MODEL, POSITIONS, TOKENS
 from meshrt.studies.rows import Emulate
 from meshrt.studies.store import PENDING
-from meshrt.studies.sweep import RunSpec
+from meshrt.studies.sweep import RunJob
 
 ROW: dict[str, Any] = {"group": 0, "symmetric": True}  # one number of 16 bits a channel, as the paper's bytes have
 BLOCK: dict[str, Any] = {"group": 64}  # scale and zero for 64 weights
 
 
-def number(emulate: Emulate, job: RunSpec, path: str, phase: str | None = None) -> float:
+def number(emulate: Emulate, job: RunJob, path: str, phase: str | None = None) -> float:
     """What a run counted, by its path in a phase or as a whole.
 
     1 where it has yet to come: rows are then made for the runs that they ask for, and shown to nobody.
@@ -32,14 +32,14 @@ def number(emulate: Emulate, job: RunSpec, path: str, phase: str | None = None) 
     return value
 
 
-def instructions(emulate: Emulate, job: RunSpec, phase: str) -> Mapping[str, int]:
+def instructions(emulate: Emulate, job: RunJob, phase: str) -> Mapping[str, int]:
     """Of each kind, in a phase; none where the run has yet to come."""
     report = _report(emulate, job)
     ran: Mapping[str, int] = {} if report is None else report.phase(phase, "instructions")
     return ran
 
 
-def _report(emulate: Emulate, job: RunSpec) -> Report | None:
+def _report(emulate: Emulate, job: RunJob) -> Report | None:
     """LimitError: what the machine refuses is no table."""
     outcome = emulate(job)
     if outcome.report is None and outcome != PENDING:
@@ -47,17 +47,17 @@ def _report(emulate: Emulate, job: RunSpec) -> Report | None:
     return None if outcome.report is None else Report(outcome.report)
 
 
-def product(rows: int, inner: int, columns: int, /, **options: Any) -> RunSpec:
+def product(rows: int, inner: int, columns: int, /, **options: Any) -> RunJob:
     """A product of one shape."""
-    return RunSpec("linear", None, N2X8, {"m": rows, "k": inner, "n": columns, **options})
+    return RunJob("linear", None, N2X8, {"m": rows, "k": inner, "n": columns, **options})
 
 
-def model(phase: str, way: str = "fused", layers: int = 1) -> RunSpec:
+def model(phase: str, way: str = "fused", layers: int = 1) -> RunJob:
     """A pass over the prompt, or one token at position L - 1, in so many blocks; attention's products are float16."""
     prefill: dict[str, Any] = {"prompt_tokens": TOKENS, "max_new_tokens": 1}
     decode: dict[str, Any] = {"context": POSITIONS - 1, "max_new_tokens": 2}
     work = prefill if phase == "prefill" else decode
-    return RunSpec("llama", None, N2X8, {"model": MODEL, "layers": layers, "attention": way, **ROW, **work})
+    return RunJob("llama", None, N2X8, {"model": MODEL, "layers": layers, "attention": way, **ROW, **work})
 
 
 def one_attention(soc: Soc, *, tokens: int = TOKENS, held: int = 0) -> dict[str, Any]:
@@ -72,10 +72,10 @@ def one_attention(soc: Soc, *, tokens: int = TOKENS, held: int = 0) -> dict[str,
     return {}
 
 
-def fused(phase: str) -> RunSpec:
+def fused(phase: str) -> RunJob:
     """A block's fused attention, of the prompt or of one token at position L - 1: the phase `attention`."""
     tokens, held = (TOKENS, 0) if phase == "prefill" else (1, POSITIONS - 1)
-    return RunSpec(one_attention, None, N2X8, {"tokens": tokens, "held": held})
+    return RunJob(one_attention, None, N2X8, {"tokens": tokens, "held": held})
 
 
 def one_stretch(soc: Soc, *, tokens: int = TOKENS, number: int = 0) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def one_stretch(soc: Soc, *, tokens: int = TOKENS, number: int = 0) -> dict[str,
     return {}
 
 
-def stretches(phase: str) -> tuple[RunSpec, ...]:
+def stretches(phase: str) -> tuple[RunJob, ...]:
     """A block's stretches between products, each with cold caches: the phase `stretch`."""
     tokens = TOKENS if phase == "prefill" else 1
-    return tuple(RunSpec(one_stretch, None, N2X8, {"tokens": tokens, "number": at}) for at in range(4))
+    return tuple(RunJob(one_stretch, None, N2X8, {"tokens": tokens, "number": at}) for at in range(4))

@@ -22,7 +22,7 @@ from meshrt.studies.arm.published import (
 )
 from meshrt.studies.arm.runs import ROW, model, number, product
 from meshrt.studies.rows import Emulate
-from meshrt.studies.sweep import RunSpec
+from meshrt.studies.sweep import RunJob
 
 
 @dataclass(frozen=True)
@@ -186,12 +186,12 @@ def vc(emulate: Emulate) -> list[CountRow]:
     return rows
 
 
-def _gain(emulate: Emulate, old: RunSpec, new: RunSpec) -> float:
+def _gain(emulate: Emulate, old: RunJob, new: RunJob) -> float:
     seconds = [number(emulate, job, "critical_path.seconds", "linear") for job in (old, new)]
     return 100 * (seconds[0] / seconds[1] - 1)
 
 
-def _ran(emulate: Emulate, old: RunSpec, new: RunSpec) -> str:
+def _ran(emulate: Emulate, old: RunJob, new: RunJob) -> str:
     ran = [number(emulate, job, "instructions.total", "linear") for job in (old, new)]
     return f"c_attn in 8 x 8; {ran[0] / ran[1]:.3f} times as many instructions before"
 

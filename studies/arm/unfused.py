@@ -22,7 +22,7 @@ from meshrt.programs.arm.vectors import sweep
 from meshrt.studies.arm.published import HIDDEN
 from meshrt.studies.arm.runs import number
 from meshrt.studies.rows import Emulate
-from meshrt.studies.sweep import RunSpec
+from meshrt.studies.sweep import RunJob
 
 OPERATORS = ("q k", "mask", "softmax", "p v")
 MASK = MicroKernel(
@@ -68,10 +68,10 @@ def one_operator(
     return {}
 
 
-def operator(at: int, tokens: int, seen: int, heads: int = 1, kv_bytes: int = 4) -> RunSpec:
+def operator(at: int, tokens: int, seen: int, heads: int = 1, kv_bytes: int = 4) -> RunJob:
     """One of OPERATORS: the phase `operator`."""
     shape = {"operator": at, "tokens": tokens, "seen": seen, "heads": heads, "kv_bytes": kv_bytes}
-    return RunSpec(one_operator, (1, 1), ROOMY, shape)
+    return RunJob(one_operator, (1, 1), ROOMY, shape)
 
 
 def dram_bytes(emulate: Emulate, tokens: int, seen: int, heads: int, kv_bytes: int) -> int:

@@ -8,7 +8,7 @@ from meshrt.gpu.presets import find_gpu
 from meshrt.studies.deinfer.published import LOADS, RATIO
 from meshrt.studies.rows import Emulate
 from meshrt.studies.serve import WAYS, job
-from meshrt.studies.sweep import Outcome, RunSpec
+from meshrt.studies.sweep import Outcome, RunJob
 
 # As published: Base runs kernel by kernel; DeInfer replays graphs, with collectives beside kernels and fused ones.
 WAY = {
@@ -26,7 +26,7 @@ def machine(name: str, link: str) -> GpuDevice:
     return find_gpu(name, framework="vllm", link=link)  # on which the paper's systems are built
 
 
-def served(system: str, model: str, load: str, tp: int, device: GpuDevice, ratio: float = RATIO) -> RunSpec:
+def served(system: str, model: str, load: str, tp: int, device: GpuDevice, ratio: float = RATIO) -> RunJob:
     """A load of sections 5.2 and 5.3, all requests at once."""
     count, prompt, new = LOADS[load][model]
     return job(
@@ -38,7 +38,7 @@ def served(system: str, model: str, load: str, tp: int, device: GpuDevice, ratio
     )  # fmt: skip
 
 
-def one_batch(system: str, model: str, tokens: int, context: int, tp: int, device: GpuDevice) -> RunSpec:
+def one_batch(system: str, model: str, tokens: int, context: int, tp: int, device: GpuDevice) -> RunJob:
     """Decoding steps of a batch: some new tokens after a context, all together."""
     return job(
         WAYS[WAY[system]], tp, device, False,
@@ -49,7 +49,7 @@ def one_batch(system: str, model: str, tokens: int, context: int, tp: int, devic
     )  # fmt: skip
 
 
-def read(emulate: Emulate, run: RunSpec, metric: ReadNumber) -> tuple[float | None, str]:
+def read(emulate: Emulate, run: RunJob, metric: ReadNumber) -> tuple[float | None, str]:
     """The figure, and a note where there is none."""
     outcome: Outcome = emulate(run)
     if outcome.report is None:

@@ -16,7 +16,7 @@ from meshrt.models.quantize.choice import choose
 from meshrt.models.quantize.model import QuantizedMatrix, quantize, read_model, statistics
 from meshrt.models.quantize.policies import needs_text, parse
 from meshrt.models.quantize.shapes import shapes_of
-from meshrt.models.quantize.sizes import CodesForm, sizes
+from meshrt.models.quantize.sizes import CodeScheme, sizes
 from meshrt.models.reference import load_weights
 from meshrt.models.stories import HELD_OUT_SEED
 from meshrt.models.texts import story_sequences
@@ -71,7 +71,7 @@ def measure(recipe: Recipe, stories: int) -> RecipeOutcome:
     config, checkpoint = read_model(folder)
     tokenizer, shapes = load_tokenizer(folder), shapes_of(config)
     test = story_sequences(config, tokenizer, HELD_OUT_SEED, stories)
-    scheme = CodesForm(recipe.method, recipe.bits, GROUP, False, recipe.compensator_bits if recipe.ranks else 16)
+    scheme = CodeScheme(recipe.method, recipe.bits, GROUP, False, recipe.compensator_bits if recipe.ranks else 16)
     if recipe.method == "fp16":
         nbytes, nats = (
             (shapes.weights + shapes.others) * shapes.item_bytes,

@@ -5,7 +5,7 @@ from functools import cache
 from meshrt.models.catalogue import find_model
 from meshrt.models.quantize.choice import choose
 from meshrt.models.quantize.shapes import Shapes, read_shapes
-from meshrt.models.quantize.sizes import CodesForm, sizes
+from meshrt.models.quantize.sizes import CodeScheme, sizes
 from meshrt.studies.milo.published import BUDGET_MIB, MODELS, TABLE3, TABLE4, TABLE5, TABLE6
 from meshrt.studies.rows import PaperRow
 
@@ -25,7 +25,7 @@ def table3() -> list[PaperRow]:
         shapes = shapes_of(model)
         for system, quality in methods.items():
             policy = TABLE5[model].get(system)
-            scheme = CodesForm(system.lower().partition("-")[0], 3, 64, False, 3 if policy else 16)
+            scheme = CodeScheme(system.lower().partition("-")[0], 3, 64, False, 3 if policy else 16)
             size = sizes(shapes, scheme, choose(shapes, scheme, policy, None, None)[0] if policy else {})
             note = BY_AVERAGE if policy and ("kurtosis" in policy or "frequency" in policy) else ""
             as_published, ours = size["published_bytes"] / GIB, size["bytes"] / GIB
@@ -68,6 +68,6 @@ def table6() -> list[PaperRow]:
 
 def _compensators(model: str, policy: str, bits: int) -> tuple[float, int]:
     """MiB as published, and how many are larger than their matrix."""
-    shapes, scheme = shapes_of(model), CodesForm("milo", 3, 64, False, bits)
+    shapes, scheme = shapes_of(model), CodeScheme("milo", 3, 64, False, bits)
     ranks, facts = choose(shapes, scheme, policy, None, None)
     return sizes(shapes, scheme, ranks)["published_compensator_bytes"] / MIB, len(facts["larger_than_matrix"])

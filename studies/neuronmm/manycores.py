@@ -14,7 +14,7 @@ from meshrt.ranks.files import write_file
 from meshrt.studies.files import check_folder
 from meshrt.studies.neuronmm.tables import times
 from meshrt.studies.rows import Emulate, PaperRow
-from meshrt.studies.sweep import Outcome, RunSpec
+from meshrt.studies.sweep import Outcome, RunJob
 from meshrt.studies.tune.answers import folder
 
 CORES = 32
@@ -84,11 +84,11 @@ def _all_layers(outcomes: list[Outcome], name: str, layers: int) -> float | None
     return None if single is None or double is None else single + (layers - 1) * (double - single)
 
 
-def _job(device: NeuronDevice, model: str, bits: int, layers: int, options: Mapping[str, Any]) -> RunSpec:
+def _job(device: NeuronDevice, model: str, bits: int, layers: int, options: Mapping[str, Any]) -> RunJob:
     # AWS's int8 is signed, and has a scale for a column or a matrix ("s8" of the Transformers NeuronX developer guide;
     # quantization types of the NxD Inference feature guide): no zeros, no groups.
     weights: dict[str, Any] = {"bits": bits, "group": "row", "symmetric": True} if bits < 16 else {}
-    return RunSpec(
+    return RunJob(
         "llama", (CORES, 1), device, {"model": model, "dtype": "bfloat16", "layers": layers, **weights, **options}
     )
 

@@ -15,7 +15,7 @@ from meshrt.studies.files import check_folder
 from meshrt.studies.neuronmm import published
 from meshrt.studies.neuronmm.tables import times
 from meshrt.studies.rows import Emulate, PaperRow
-from meshrt.studies.sweep import Outcome, RunSpec
+from meshrt.studies.sweep import Outcome, RunJob
 from meshrt.studies.tune.answers import folder
 
 MODEL, TOKENS = published.MODEL, published.TOKENS
@@ -108,8 +108,8 @@ def _decode_rows(ratio: float, stated: published.Serving, middle: Mapping[str, A
     ]
 
 
-def _job(device: NeuronDevice, model: str, **options: Any) -> RunSpec:
-    return RunSpec("llama", (1, 1), device, {"model": model, "dtype": "bfloat16", **options})
+def _job(device: NeuronDevice, model: str, **options: Any) -> RunJob:
+    return RunJob("llama", (1, 1), device, {"model": model, "dtype": "bfloat16", **options})
 
 
 def _subject(ratio: float) -> str:

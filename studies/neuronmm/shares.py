@@ -9,7 +9,7 @@ from meshrt.studies.neuronmm import published
 from meshrt.studies.neuronmm.published import NAMES
 from meshrt.studies.neuronmm.tables import job, table3_job, table4_job
 from meshrt.studies.rows import Emulate
-from meshrt.studies.sweep import RunSpec
+from meshrt.studies.sweep import RunJob
 
 FREE = 1e18  # a rate at which something takes no time
 
@@ -63,7 +63,7 @@ def shares(device: NeuronDevice, emulate: Emulate, table: str) -> list[Shares]:
     return all_shares
 
 
-def _runs(device: NeuronDevice, table: str) -> Iterator[tuple[str, RunSpec]]:
+def _runs(device: NeuronDevice, table: str) -> Iterator[tuple[str, RunJob]]:
     if table == "1":
         for kernel in published.TABLE1:
             yield "M = 2048", job(device, kernel, **published.TABLE1_SIZES)

@@ -16,7 +16,7 @@ from meshrt.ranks.files import write_file
 from meshrt.studies.files import check_folder
 from meshrt.studies.neuronmm import published
 from meshrt.studies.rows import Emulate, PaperRow
-from meshrt.studies.sweep import Outcome, RunSpec
+from meshrt.studies.sweep import Outcome, RunJob
 from meshrt.studies.tune.answers import folder
 
 PROMPT = NEW = published.TOKENS
@@ -60,8 +60,8 @@ def _seconds(outcome: Outcome, name: str) -> float | None:
     return None if outcome.report is None else float(outcome.report["result"][name])
 
 
-def _job(device: NeuronDevice, path: str, layers: int, options: Mapping[str, Any]) -> RunSpec:
-    return RunSpec("llama", (1, 1), device, {"model": path, "dtype": "bfloat16", "layers": layers, **options})
+def _job(device: NeuronDevice, path: str, layers: int, options: Mapping[str, Any]) -> RunJob:
+    return RunJob("llama", (1, 1), device, {"model": path, "dtype": "bfloat16", "layers": layers, **options})
 
 
 def _folder(model: str, ratio: float) -> tuple[str, int]:

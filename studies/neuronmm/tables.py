@@ -13,7 +13,7 @@ from meshrt.neuron.device import GIB, MIB, NeuronDevice
 from meshrt.studies.neuronmm import published
 from meshrt.studies.neuronmm.published import NAMES, PublishedKernel
 from meshrt.studies.rows import Emulate, PaperRow
-from meshrt.studies.sweep import Outcome, RunSpec
+from meshrt.studies.sweep import Outcome, RunJob
 
 # What a table calls a field of PublishedKernel, its unit, and how many of that unit it is.
 COLUMNS: dict[str, tuple[str, str, float]] = {
@@ -35,7 +35,7 @@ SMALL = {  # Table 1's units
 PARTS = ("products", "beyond them", "idle")
 
 
-def job(device: NeuronDevice, kernel: str, **sizes: Any) -> RunSpec:
+def job(device: NeuronDevice, kernel: str, **sizes: Any) -> RunJob:
     """A product by shape, with the sums between blocks in bfloat16, as the published kernels keep them.
 
     The naive kernel keeps none there; the dense one has no rank.
@@ -43,10 +43,10 @@ def job(device: NeuronDevice, kernel: str, **sizes: Any) -> RunSpec:
     options = {} if kernel == "naive" else {"sums": "tile"}
     sizes_used = {name: size for name, size in sizes.items() if (kernel, name) != ("dense", "r")}
     arguments = {"kernel": kernel, "dtype": "bfloat16", **options, **sizes_used}
-    return RunSpec("xuv", (1, 1), device, arguments)
+    return RunJob("xuv", (1, 1), device, arguments)
 
 
-def table3_job(device: NeuronDevice, kernel: str, m: int) -> RunSpec:
+def table3_job(device: NeuronDevice, kernel: str, m: int) -> RunJob:
     """Of Table 3 and Figure 6. The published count of transposes (22.55 GFLOP on average, 2 x 128 x K x M) shows that
     the tensor engine transposed x in the fused kernel, too, though section 4.2.2 has the DMA engines do it.
     """
@@ -54,7 +54,7 @@ def table3_job(device: NeuronDevice, kernel: str, m: int) -> RunSpec:
     return job(device, kernel, m=m, **published.SIZES, out_transposed=True, **options)
 
 
-def table4_job(device: NeuronDevice, block_m: int) -> RunSpec:
+def table4_job(device: NeuronDevice, block_m: int) -> RunJob:
     return job(device, "fused", **published.TABLE4_SIZES, block_m=block_m, out_transposed=True, transpose="tensor")
 
 

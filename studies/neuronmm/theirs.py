@@ -22,7 +22,7 @@ from meshrt.studies.neuronmm.tables import COLUMNS, SMALL, job, kernel_of, table
 from meshrt.studies.nki.find import find_kernels
 from meshrt.studies.rows import Emulate, PaperRow
 from meshrt.studies.store import RunStore
-from meshrt.studies.sweep import Outcome, RunSpec
+from meshrt.studies.sweep import Outcome, RunJob
 
 PRODUCT, FUSED, GATED = "nki_matmul_fully_optimized_", "fused_three_mm_XTUV", "fused_mlp_up_T"
 TILE = 128  # rows of what FUSED calls a tile of K, which are the paper's M
@@ -46,7 +46,7 @@ class KernelCell:
     subject: str
     kernel: str  # of NAMES
     launches: tuple[Launch, ...]
-    ours: tuple[RunSpec, ...] = ()
+    ours: tuple[RunJob, ...] = ()
     stated: PublishedKernel | None = None
 
 

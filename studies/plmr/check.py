@@ -27,7 +27,7 @@ from meshrt.studies.plmr import growth
 from meshrt.studies.plmr.expect import Expectation, broken
 from meshrt.studies.plmr.growth import Growth, fit
 from meshrt.studies.plmr.subject import Layout, Subject, evaluate
-from meshrt.studies.sweep import Outcome, RunSpec, sweep
+from meshrt.studies.sweep import Outcome, RunJob, sweep
 from meshrt.whole import whole_numbers
 
 SCHEMA = 1
@@ -88,7 +88,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Compliance:
+class PlmrFinding:
     """All about one program: metric -> value at every N (None where the device refused), growth, verdicts."""
 
     subject: Subject | Layout
@@ -113,7 +113,7 @@ def parse_sizes(text: str) -> list[int]:
 
 def check(
     comm: Any, subjects: Sequence[Subject], sizes: Sequence[int], device: Device, tile: int, console: Console
-) -> list[Compliance]:
+) -> list[PlmrFinding]:
     """Run every program on all meshes and judge it; the same on every rank. UsageError."""
     if tile < 1:
         raise UsageError(f"--tile is {tile}; it starts at 1")
@@ -122,7 +122,7 @@ def check(
             raise UsageError(f"--steps {subject.steps} at N = {n} is no positive number")
     boundless = replace(device, route_entries=None, core_memory=None)
     jobs = [
-        RunSpec(subject.source, (n, n), machine, subject.arguments(n, tile), advised=True)
+        RunJob(subject.source, (n, n), machine, subject.arguments(n, tile), advised=True)
         for machine in (boundless, device)
         for subject in subjects
         for n in sizes
@@ -142,7 +142,7 @@ def check(
 def judge(
     subject: Subject | Layout, unlimited: Mapping[int, Outcome], limited: Mapping[int, Outcome],
     device: Device | Limits, tile: int, metrics: Mapping[str, Metric] = METRICS,
-) -> Compliance:  # fmt: skip
+) -> PlmrFinding:  # fmt: skip
     """Metrics, growth and verdicts of a program from its runs without limits and on the device, by N."""
     values: dict[str, dict[int, float | None]] = {}
     grows = {}
@@ -157,7 +157,7 @@ def judge(
         grows[name] = fit([*numbers], [*numbers.values()], limit)
     refused = {n: outcome.refused for n, outcome in limited.items() if outcome.refused is not None}
     judged = verdicts(subject, values, grows, device, metrics)
-    return Compliance(subject, metrics, [*unlimited], values, grows, judged, refused)
+    return PlmrFinding(subject, metrics, [*unlimited], values, grows, judged, refused)
 
 
 def verdicts(
@@ -194,7 +194,7 @@ def verdicts(
     }
 
 
-def expected(findings: Sequence[Compliance], expectations: Sequence[Expectation]) -> list[str]:
+def expected(findings: Sequence[PlmrFinding], expectations: Sequence[Expectation]) -> list[str]:
     """The bounds that do not hold, a line each. A run that the device refused holds none."""
     lines = []
     for finding in findings:

@@ -24,7 +24,7 @@ from meshrt.csl.router import COLORS
 from meshrt.errors import LimitError, MeshrtError, UsageError
 from meshrt.ranks.console import Console
 from meshrt.studies.plmr import check
-from meshrt.studies.plmr.check import Compliance, Limits, Metric, Verdict
+from meshrt.studies.plmr.check import Limits, Metric, PlmrFinding, Verdict
 from meshrt.studies.plmr.subject import Layout, SendReach, evaluate, fill
 from meshrt.studies.sweep import Outcome
 
@@ -58,7 +58,7 @@ def layout(path: str, parameters: str, launches: Sequence[str], arch: str, steps
     return subject
 
 
-def check_layout(comm: Any, subject: Layout, sizes: Sequence[int], console: Console) -> Compliance:
+def check_layout(comm: Any, subject: Layout, sizes: Sequence[int], console: Console) -> PlmrFinding:
     """Run it at all sizes, which the ranks share, and judge it; the same on every rank. CslError, NoRoute, Deadlock."""
     for n in sizes:
         if evaluate(subject.steps, n, 0) <= 0:

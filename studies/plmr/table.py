@@ -6,7 +6,7 @@ from typing import Any
 
 from meshrt.mesh.device import Device
 from meshrt.studies.grid import Cell, Grid, put
-from meshrt.studies.plmr.check import SCHEMA, Compliance, Limits
+from meshrt.studies.plmr.check import SCHEMA, Limits, PlmrFinding
 from meshrt.studies.plmr.growth import Growth
 from meshrt.studies.plmr.subject import WORKLOADS, Layout, Subject, fill
 
@@ -22,7 +22,7 @@ LETTERS = {
 
 
 def as_json(
-    findings: Sequence[Compliance], device: Device | Limits, tile: int | None, lines: Sequence[str]
+    findings: Sequence[PlmrFinding], device: Device | Limits, tile: int | None, lines: Sequence[str]
 ) -> dict[str, Any]:
     """All of it. Nothing depends on the number of ranks."""
     numbers = {key: value for key, value in asdict(device).items() if key != "sources"}
@@ -37,7 +37,7 @@ def as_json(
     }
 
 
-def _program(finding: Compliance) -> dict[str, Any]:
+def _program(finding: PlmrFinding) -> dict[str, Any]:
     return {
         "name": finding.subject.name,
         "program": finding.subject.kind,
@@ -59,12 +59,12 @@ def _program(finding: Compliance) -> dict[str, Any]:
 
 
 def print_tables(
-    findings: Sequence[Compliance], device: Device | Limits, tile: int | None, form: str = "table"
+    findings: Sequence[PlmrFinding], device: Device | Limits, tile: int | None, form: str = "table"
 ) -> None:
     put(said(findings, device, tile), form)
 
 
-def said(findings: Sequence[Compliance], device: Device | Limits, tile: int | None) -> Iterator[str | Grid]:
+def said(findings: Sequence[PlmrFinding], device: Device | Limits, tile: int | None) -> Iterator[str | Grid]:
     """One table for each kind of program, a column for each way of doing it; then what breaks a verdict."""
     cores = "cores" if tile is None else "N x N cores"
     yield (f"PLMR on {cores} of {device.name}, N = {', '.join(map(str, findings[0].sizes))}")
@@ -89,7 +89,7 @@ def _title(subject: Subject | Layout, tile: int | None) -> str:
     return "; ".join(filter(None, (FIGURES.get(name, name), tiles, f"a step is {step}")))
 
 
-def _table(title: str, findings: Sequence[Compliance]) -> Grid:
+def _table(title: str, findings: Sequence[PlmrFinding]) -> Grid:
     """The numbers at the smallest and the largest N and how they grow, and the verdicts; all N are in the JSON."""
     rows: list[list[Any]] = []
     for name, metric in findings[0].metrics.items():

@@ -13,7 +13,7 @@ from meshrt.mesh.mesh import Mesh
 from meshrt.models.config import Config
 from meshrt.programs.mesh.chunks import group_width
 from meshrt.ranks.console import Console
-from meshrt.studies.sweep import Outcome, RunSpec, sweep
+from meshrt.studies.sweep import Outcome, RunJob, sweep
 
 PhaseName = Literal["prefill", "decode"]
 
@@ -79,7 +79,7 @@ def measure(
         tried[setting] = judge(question, setting, [next(outcomes) for _ in trial_jobs])
 
 
-def jobs_of(question: Question, setting: Setting) -> list[RunSpec]:
+def jobs_of(question: Question, setting: Setting) -> list[RunJob]:
     """The runs of a trial: one of a prefill, or one for each context of a decode."""
     options: dict[str, Any] = {"regions": setting.regions, "head_groups": setting.head_groups, "phases": setting.phases}
     if setting.part == "prefill":
@@ -87,10 +87,10 @@ def jobs_of(question: Question, setting: Setting) -> list[RunSpec]:
     return [llama_job(question, setting.side, context=at, max_new_tokens=2, **options) for at in question.contexts]
 
 
-def llama_job(question: Question, side: int, **options: Any) -> RunSpec:
+def llama_job(question: Question, side: int, **options: Any) -> RunJob:
     """A run of the model by shape on side x side cores."""
     arguments = {"model": question.model, "kv": question.kv, "dtype": question.dtype, "layers_run": question.layers_run}
-    return RunSpec("llama", (side, side), question.device, arguments | options)
+    return RunJob("llama", (side, side), question.device, arguments | options)
 
 
 def judge(question: Question, setting: Setting, outcomes: list[Outcome]) -> Trial:

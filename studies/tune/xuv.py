@@ -14,7 +14,7 @@ from meshrt.programs.neuron.plan import KernelName, Product, Proposal, balance, 
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.grid import Cell, Grid, put
-from meshrt.studies.sweep import Outcome, RunSpec, sweep
+from meshrt.studies.sweep import Outcome, RunJob, sweep
 from meshrt.studies.waferllm.printed import table
 
 
@@ -32,7 +32,7 @@ def tune(
     arguments = {"kernel": kernel, "m": m, "k": k, "r": r, "n": n, "dtype": dtype, "sums": sums}
     proposals = propose(work, device)
     tried = proposals[:top]
-    jobs = [RunSpec("xuv", (cores, 1), device, arguments | options_of(proposal)) for proposal in tried]
+    jobs = [RunJob("xuv", (cores, 1), device, arguments | options_of(proposal)) for proposal in tried]
     outcomes = sweep(comm, jobs, console, "blocks")
     candidates = [candidate(proposal, outcome) for proposal, outcome in zip(tried, outcomes, strict=True)]
     best = min(

@@ -13,7 +13,7 @@ import numpy as np
 from meshrt.gpu.device import Protocol
 from meshrt.studies.validate.gpuallreduce import ALLREDUCE, SYSTEMS, MeasuredSystem, device_of
 from meshrt.studies.validate.gpufit import Found, off, search
-from meshrt.studies.validate.rows import DATA, Measurement, read_rows
+from meshrt.studies.validate.rows import DATA, MeasuredRow, read_rows
 
 
 def _other(protocols: tuple[Protocol, ...], name: str, **numbers: Any) -> tuple[Protocol, ...]:
@@ -47,7 +47,7 @@ def systems(constants: Found) -> dict[str, MeasuredSystem]:
     return changed
 
 
-def ring_seconds(system: MeasuredSystem, row: Measurement) -> float:
+def ring_seconds(system: MeasuredSystem, row: MeasuredRow) -> float:
     """What gpuallreduce.emulated reads off a clock."""
     gpus, nbytes = row.sizes["gpus"], row.sizes["bytes"]
     device = device_of(system, gpus, row.sizes["gpus_per_node"])
@@ -58,7 +58,7 @@ def ring_seconds(system: MeasuredSystem, row: Measurement) -> float:
     return max(seconds, system.late(gpus))
 
 
-def loss_on(rows: list[Measurement]) -> Callable[[Found], float]:
+def loss_on(rows: list[MeasuredRow]) -> Callable[[Found], float]:
     times = 1e-6 * np.array([row.measured for row in rows])
 
     def loss(constants: Found) -> float:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from meshrt.studies.validate.kind import Emulated
-from meshrt.studies.validate.rows import USES, Measurement
+from meshrt.studies.validate.rows import USES, MeasuredRow
 
 
 @dataclass(frozen=True)
 class Compared:
     """A row and what the emulator says of it."""
 
-    row: Measurement
+    row: MeasuredRow
     emulated: Emulated
 
     @property

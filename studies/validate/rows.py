@@ -14,7 +14,7 @@ DATA = Path(__file__).parent / "data"
 
 
 @dataclass(frozen=True)
-class Measurement:
+class MeasuredRow:
     """One measurement and where it stands."""
 
     kind: MeasurementKind
@@ -25,7 +25,7 @@ class Measurement:
     use: str
 
 
-def read_rows(path: str | Path, kinds: Sequence[MeasurementKind]) -> list[Measurement]:
+def read_rows(path: str | Path, kinds: Sequence[MeasurementKind]) -> list[MeasuredRow]:
     """All rows of a file. UsageError where it cannot be read, is of no kind, or a cell is not what it should be."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as stream:
@@ -34,7 +34,7 @@ def read_rows(path: str | Path, kinds: Sequence[MeasurementKind]) -> list[Measur
         raise UsageError(f"--data {path} cannot be read: {error}") from error
 
 
-def _rows(path: str, reader: "csv.DictReader[str]", kinds: Sequence[MeasurementKind]) -> Iterator[Measurement]:
+def _rows(path: str, reader: "csv.DictReader[str]", kinds: Sequence[MeasurementKind]) -> Iterator[MeasuredRow]:
     kind = _kind(path, reader.fieldnames or (), kinds)
     for cells in reader:
         where = f"--data {path}, line {reader.line_num}"
@@ -49,7 +49,7 @@ def _rows(path: str, reader: "csv.DictReader[str]", kinds: Sequence[MeasurementK
         use = cells.get("use", "check")
         if use not in USES:
             raise UsageError(f"{where}: use is {use!r}; there are {', '.join(USES)}")
-        yield Measurement(kind, Path(path).name, reader.line_num, sizes, sizes.pop(kind.measured), use)
+        yield MeasuredRow(kind, Path(path).name, reader.line_num, sizes, sizes.pop(kind.measured), use)
 
 
 def _kind(path: str, header: Sequence[str], kinds: Sequence[MeasurementKind]) -> MeasurementKind:

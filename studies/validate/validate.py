@@ -12,7 +12,7 @@ from meshrt.report import SCHEMA
 from meshrt.studies.validate.errors import Compared, by_use, errors
 from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind
 from meshrt.studies.validate.kinds import KINDS
-from meshrt.studies.validate.rows import DATA, Measurement, read_rows
+from meshrt.studies.validate.rows import DATA, MeasuredRow, read_rows
 
 
 def validate(
@@ -39,7 +39,7 @@ def validate(
     return [Compared(row, outcome) for row, outcome in zip(rows, _emulate(comm, console, rows), strict=True)]
 
 
-def _sampled(rows: Sequence[Measurement], count: int) -> list[Measurement]:
+def _sampled(rows: Sequence[MeasuredRow], count: int) -> list[MeasuredRow]:
     """At most so many rows of each kernel, one of each of so many parts of them.
 
     Not at the same place in each: a file's lines vary one size from line to line, another from block to block.
@@ -53,7 +53,7 @@ def _sampled(rows: Sequence[Measurement], count: int) -> list[Measurement]:
     return [row for at, row in enumerate(rows) if at in kept]
 
 
-def _emulate(comm: Any, console: Console, rows: Sequence[Measurement]) -> list[Emulated]:
+def _emulate(comm: Any, console: Console, rows: Sequence[MeasuredRow]) -> list[Emulated]:
     """Batches go to the ranks by what they cost, the dearest first, each to the one that has least to do."""
     batches: list[tuple[float, MeasurementKind, BatchRows]] = []
     for kind in dict.fromkeys(row.kind.name for row in rows):

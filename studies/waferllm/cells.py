@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 from meshrt.studies.rows import PaperRow
 from meshrt.studies.waferllm import published
-from meshrt.studies.waferllm.published import PublishedNumber
+from meshrt.studies.waferllm.published import PublishedCell
 
 INFERRED = "inferred from the tables, so no prediction"
 DTYPE = "float16"  # of the published programs, which keep everything in it
 
 
 def cell_row(
-    cell: PublishedNumber, value: float | None, cycles: float | None, note: str, memory: int | None = None
+    cell: PublishedCell, value: float | None, cycles: float | None, note: str, memory: int | None = None
 ) -> PaperRow:
     """A cell beside what was emulated of it. Of a baseline that was read off the tables, its note says so."""
     if cell.system in published.INFERRED and value is not None:
@@ -21,12 +21,12 @@ def cell_row(
     )
 
 
-def beside(cell: PublishedNumber) -> PaperRow:
+def beside(cell: PublishedCell) -> PaperRow:
     """A row of GPUs: published context."""
     return PaperRow(str(cell.table), cell.model, cell.system, cell.column, cell.unit, cell.value)
 
 
-def wafer(number: int) -> Iterator[PublishedNumber]:
+def wafer(number: int) -> Iterator[PublishedCell]:
     """Those of a WSE-2."""
     return (cell for cell in published.table(number) if cell.system != "a100")
 

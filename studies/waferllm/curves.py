@@ -10,7 +10,7 @@ from typing import Any
 
 from meshrt.mesh.device import Device
 from meshrt.studies.rows import Emulate
-from meshrt.studies.sweep import RunSpec
+from meshrt.studies.sweep import RunJob
 from meshrt.studies.waferllm import published
 from meshrt.studies.waferllm.cells import DTYPE
 from meshrt.studies.waferllm.published import Claim
@@ -117,12 +117,12 @@ def _point(curves: Curves, device: Device, emulate: Emulate, size: str, algorith
     )  # fmt: skip
 
 
-def _job(curves: Curves, device: Device, algorithm: str, side: int, length: int) -> RunSpec:
+def _job(curves: Curves, device: Device, algorithm: str, side: int, length: int) -> RunJob:
     sizes = ("m", "k", "n") if curves.product == "gemm" else ("k", "n")
     arguments = {curves.option: algorithm, "dtype": DTYPE, **dict.fromkeys(sizes, length)}
     if algorithm == "summa" and side > ALL_STEPS:
         arguments["steps_run"] = STRETCHES
-    return RunSpec(curves.product, (side, side), device, arguments)
+    return RunJob(curves.product, (side, side), device, arguments)
 
 
 # ------------------------------------------------------------------------------------------------------- claims

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from meshrt.mesh.device import Device
 from meshrt.studies.rows import PaperRow
 from meshrt.studies.waferllm import published
-from meshrt.studies.waferllm.published import PublishedNumber
+from meshrt.studies.waferllm.published import PublishedCell
 from meshrt.units import joules
 
 
@@ -35,7 +35,7 @@ def wafer_joules(device: Device, part: Mapping[str, Any], times: int = 1) -> Jou
     return Joules(*((part["energy"][name] + others * watts) / times for name, watts in idle.items()))
 
 
-def rows(cells: Sequence[PublishedNumber], spent: Joules | None) -> list[PaperRow]:
+def rows(cells: Sequence[PublishedCell], spent: Joules | None) -> list[PaperRow]:
     """A block of Tables 6 to 8: joules of the WSE-2, and how those of the A100s compare."""
     (wafer,) = (cell for cell in cells if cell.system != "a100" and cell.unit != "ratio")
     watts = published.WSE_A100_POWER * published.A100_WATTS
@@ -61,7 +61,7 @@ def rows(cells: Sequence[PublishedNumber], spent: Joules | None) -> list[PaperRo
     return lines
 
 
-def _seconds(cell: PublishedNumber) -> float:
+def _seconds(cell: PublishedCell) -> float:
     """Of a product, or of a token, by a published number: milliseconds, or tokens a second."""
     assert cell.value is not None
     return 1e-3 * cell.value if cell.unit == "ms" else 1 / cell.value

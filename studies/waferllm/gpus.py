@@ -6,7 +6,7 @@ from dataclasses import replace
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import parse_mesh
 from meshrt.studies.rows import Emulate, PaperRow
-from meshrt.studies.sweep import Outcome, RunSpec
+from meshrt.studies.sweep import Outcome, RunJob
 from meshrt.studies.waferllm import energy, published
 from meshrt.studies.waferllm.cells import DTYPE, beside
 from meshrt.studies.waferllm.energy import Joules
@@ -19,7 +19,7 @@ from meshrt.studies.waferllm.models import (
     prefill_job,
     prefill_rates,
 )
-from meshrt.studies.waferllm.published import PublishedNumber
+from meshrt.studies.waferllm.published import PublishedCell
 
 SIDES = (180, 240, 300, 360, 420, 480, 540, 600, 660, 720)  # core counts to choose from where the paper names none
 REPEATED = ("llama3-8b", "llama2-13b")  # of which models Tables 7 and 8 have the best of Tables 3 and 4
@@ -43,9 +43,9 @@ def table6(device: Device, emulate: Emulate) -> list[PaperRow]:
     return rows
 
 
-def gemv_job(device: Device, size: int, side: int, allreduce: str = "ktree") -> RunSpec:
+def gemv_job(device: Device, size: int, side: int, allreduce: str = "ktree") -> RunJob:
     """[1, size] x [size, size] on side x side cores."""
-    return RunSpec("gemv", (side, side), device, {"k": size, "n": size, "dtype": DTYPE, "allreduce": allreduce})
+    return RunJob("gemv", (side, side), device, {"k": size, "n": size, "dtype": DTYPE, "allreduce": allreduce})
 
 
 def table7(device: Device, emulate: Emulate) -> list[PaperRow]:
@@ -66,7 +66,7 @@ def table8(device: Device, emulate: Emulate) -> list[PaperRow]:
     return _best(8, decode_rates(_repeated(4), device, emulate), found)
 
 
-def _repeated(number: int) -> list[PublishedNumber]:
+def _repeated(number: int) -> list[PublishedCell]:
     """Of Table 3 or 4 the cells of which Table 7 or 8 has the best: two models, WaferLLM's programs."""
     return [cell for cell in both_programs(number) if cell.model in REPEATED and cell.system in published.PROGRAMS]
 

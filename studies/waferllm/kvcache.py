@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from meshrt.mesh.device import Device
 from meshrt.studies.rows import Emulate, PaperRow
-from meshrt.studies.sweep import RunSpec
+from meshrt.studies.sweep import RunJob
 from meshrt.studies.waferllm import published
 from meshrt.studies.waferllm.cells import DTYPE, cell_row, wafer
 from meshrt.studies.waferllm.published import PublishedSystem
@@ -28,7 +28,7 @@ def table5(device: Device, emulate: Emulate) -> list[PaperRow]:
     rows = []
     for cell in wafer(5):
         side = published.DECODE_MESH[cell.model]
-        programs: dict[PublishedSystem, tuple[RunSpec, str]] = {
+        programs: dict[PublishedSystem, tuple[RunJob, str]] = {
             "waferllm": kv_job(device, cell.model, cell.column, side, squares(device, side)),
             "as-published": area_job(device, cell.model, cell.column, side),
         }
@@ -51,7 +51,7 @@ def squares(device: Device, side: int) -> int:
     return max(1, (device.width or side) // side) * max(1, (device.height or side) // side)
 
 
-def kv_job(device: Device, model: str, policy: str, side: int, regions: int) -> tuple[RunSpec, str]:
+def kv_job(device: Device, model: str, policy: str, side: int, regions: int) -> tuple[RunJob, str]:
     """Fill a region's cache until a core refuses. One column of cores stands for all, which are alike."""
     config = _config(model)
     layers = ceil(config.layers / regions)
@@ -66,7 +66,7 @@ def kv_job(device: Device, model: str, policy: str, side: int, regions: int) -> 
     return _full(device, policy, side, reserved, arguments), note
 
 
-def area_job(device: Device, model: str, policy: str, side: int) -> tuple[RunSpec, str]:
+def area_job(device: Device, model: str, policy: str, side: int) -> tuple[RunJob, str]:
     """The same with as many regions as the wafer's nominal cores come to, whether or not there is room for such
     squares; every matrix padded at each core, and keys and values cut evenly, not by heads, as the published programs
     cut them.
@@ -85,9 +85,9 @@ def area_job(device: Device, model: str, policy: str, side: int) -> tuple[RunSpe
     return _full(device, policy, side, reserved, {"layers": layers, "heads": 1, "head_dim": wide["k"]}), note
 
 
-def _full(device: Device, policy: str, side: int, reserved: int, of_a_token: dict[str, int]) -> RunSpec:
+def _full(device: Device, policy: str, side: int, reserved: int, of_a_token: dict[str, int]) -> RunJob:
     shared = {"policy": policy, "until_full": True, "dtype": DTYPE, "columns": side, "reserved": reserved}
-    return RunSpec("kvcache", (1, side), device, shared | of_a_token)
+    return RunJob("kvcache", (1, side), device, shared | of_a_token)
 
 
 def _config(model: str) -> Config:

@@ -8,22 +8,22 @@ from typing import Any
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import parse_mesh
 from meshrt.studies.rows import Emulate, PaperRow
-from meshrt.studies.sweep import RunSpec
+from meshrt.studies.sweep import RunJob
 from meshrt.studies.waferllm import published
 from meshrt.studies.waferllm.cells import DTYPE, cell_row, gpus, wafer
-from meshrt.studies.waferllm.published import PublishedNumber
+from meshrt.studies.waferllm.published import PublishedCell
 
 PROMPT = CONTEXT = 4096  # tokens of Tables 3 and 7, and of 4 and 8 ("4K CTX")
 
 
-def both_programs(number: int) -> list[PublishedNumber]:
+def both_programs(number: int) -> list[PublishedCell]:
     """Those of whole models: WaferLLM's by our programs, and by its own as they were published; a baseline's as it is
     described, and as the tables suggest.
     """
     return [other for cell in wafer(number) for other in (cell, replace(cell, system=published.OTHERS[cell.system]))]
 
 
-def prefill_job(device: Device, model: str, system: str, side: int, tokens: int) -> RunSpec:
+def prefill_job(device: Device, model: str, system: str, side: int, tokens: int) -> RunJob:
     """Prefill of a prompt on side x side cores, one layer run for all of them.
 
     The baselines' takes so long to emulate that what is not looked at, embedding and head, is left out. Of the
@@ -33,12 +33,12 @@ def prefill_job(device: Device, model: str, system: str, side: int, tokens: int)
     return _llama(device, model, system, side, prompt_tokens=tokens, max_new_tokens=1, **steps)
 
 
-def decode_job(device: Device, model: str, system: str, side: int, context: int) -> RunSpec:
+def decode_job(device: Device, model: str, system: str, side: int, context: int) -> RunJob:
     """One token decoded after so many, on side x side cores."""
     return _llama(device, model, system, side, context=context, max_new_tokens=2)
 
 
-def _llama(device: Device, model: str, system: str, side: int, **options: Any) -> RunSpec:
+def _llama(device: Device, model: str, system: str, side: int, **options: Any) -> RunJob:
     """A run by shape. The fp16 weights of most of these models are more than the memory of the cores that the tables
     name. The paper ran some of the layers and scaled; here all are there, and no core refuses: the rows say what it
     would take.
@@ -47,7 +47,7 @@ def _llama(device: Device, model: str, system: str, side: int, **options: Any) -
     if system == "as-published":
         how = {"as_published": True}
     arguments = {"model": model, "layers_run": 1, "dtype": DTYPE} | how
-    return RunSpec("llama", (side, side), replace(device, core_memory=None), arguments | options)
+    return RunJob("llama", (side, side), replace(device, core_memory=None), arguments | options)
 
 
 def held(report: dict[str, Any], device: Device) -> tuple[str, int]:
@@ -100,23 +100,23 @@ def table4(device: Device, emulate: Emulate) -> list[PaperRow]:
     return decode_rates(both_programs(4), device, emulate) + gpus(4)
 
 
-def prefill_rates(cells: Iterable[PublishedNumber], device: Device, emulate: Emulate) -> list[PaperRow]:
+def prefill_rates(cells: Iterable[PublishedCell], device: Device, emulate: Emulate) -> list[PaperRow]:
     """Of these cells of Table 3."""
     return _rates(cells, "prefill", PROMPT, partial(prefill_job, device, tokens=PROMPT), device, emulate)
 
 
-def decode_rates(cells: Iterable[PublishedNumber], device: Device, emulate: Emulate) -> list[PaperRow]:
+def decode_rates(cells: Iterable[PublishedCell], device: Device, emulate: Emulate) -> list[PaperRow]:
     """Of these cells of Table 4."""
     return _rates(cells, "decode", 1, partial(decode_job, device, context=CONTEXT), device, emulate)
 
 
 def _rates(
-    cells: Iterable[PublishedNumber], part: str, tokens: int, job: Callable[..., RunSpec], device: Device,
+    cells: Iterable[PublishedCell], part: str, tokens: int, job: Callable[..., RunJob], device: Device,
     emulate: Emulate,
 ) -> list[PaperRow]:  # fmt: skip
     """So many tokens in one part of a run on a square mesh, for each of the cells: tokens a second."""
 
-    def run(cell: PublishedNumber) -> PaperRow:
+    def run(cell: PublishedCell) -> PaperRow:
         outcome = emulate(job(cell.model, cell.system, parse_mesh(cell.column)[0]))
         if outcome.report is None:
             return cell_row(cell, None, None, outcome.refused or "")

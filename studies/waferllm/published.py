@@ -36,7 +36,7 @@ A100_WATTS = 400.0  # of the board, NVIDIA A100 datasheet, SXM4; with it a WSE-2
 
 
 @dataclass(frozen=True)
-class PublishedNumber:
+class PublishedCell:
     """One number of a table: which it is, and the value. `unit` is tokens/s, tokens, ms or ratio."""
 
     table: int
@@ -124,24 +124,24 @@ _TABLE8: dict[str, _Block] = {
 }
 
 
-def table(number: int) -> list[PublishedNumber]:
+def table(number: int) -> list[PublishedCell]:
     """The cells of a table, 2 to 8, in the paper's order."""
     if number == 2:
         return [
-            PublishedNumber(2, model, system, f"{column} {gpus}".strip(), value, TPR)
+            PublishedCell(2, model, system, f"{column} {gpus}".strip(), value, TPR)
             for (model, system, gpus), values in _TABLE2.items()
             for column, value in zip(TABLE2_COLUMNS, (*values, None), strict=True)
         ]
     if number in (3, 4):
         columns, values = (TABLE3_COLUMNS, _TABLE3) if number == 3 else (TABLE4_COLUMNS, _TABLE4)
         return [
-            PublishedNumber(number, model, system, column, value, TPR)
+            PublishedCell(number, model, system, column, value, TPR)
             for (model, system), row in values.items()
             for column, value in zip(tuple(GPUS) if system == "a100" else columns, row, strict=False)
         ]
     if number == 5:
         return [
-            PublishedNumber(5, model, "waferllm", column, value, "tokens")
+            PublishedCell(5, model, "waferllm", column, value, "tokens")
             for model, row in _TABLE5.items()
             for column, value in zip(TABLE5_COLUMNS, row, strict=True)
         ]
@@ -152,13 +152,13 @@ def table(number: int) -> list[PublishedNumber]:
 
 def _against_gpus(
     number: int, name: str, unit: str, gpus: tuple[float, ...], wafer: float, energy: tuple[float, ...]
-) -> list[PublishedNumber]:
+) -> list[PublishedCell]:
     """One block of Tables 6 to 8: what GPUs take, what the wafer takes, and how their energies compare."""
     return [
-        *(PublishedNumber(number, name, "a100", count, value, unit) for count, value in zip(GPUS, gpus, strict=False)),
-        PublishedNumber(number, name, "waferllm", "WSE-2", wafer, unit),
+        *(PublishedCell(number, name, "a100", count, value, unit) for count, value in zip(GPUS, gpus, strict=False)),
+        PublishedCell(number, name, "waferllm", "WSE-2", wafer, unit),
         *(
-            PublishedNumber(number, name, "waferllm", f"energy, {count} / WSE-2", value, "ratio")
+            PublishedCell(number, name, "waferllm", f"energy, {count} / WSE-2", value, "ratio")
             for count, value in zip(GPUS, energy, strict=False)
         ),
     ]

@@ -17,7 +17,7 @@ from meshrt.report import SCHEMA
 from meshrt.studies.files import draw, write_csv
 from meshrt.studies.rows import PaperRow, summary
 from meshrt.studies.store import RunStore
-from meshrt.studies.sweep import Outcome, RunSpec
+from meshrt.studies.sweep import Outcome, RunJob
 from meshrt.studies.waferllm import published
 from meshrt.studies.waferllm.curves import CURVES, CheckedClaim, ProductPoint, claims, points
 from meshrt.studies.waferllm.tables import TABLES
@@ -100,7 +100,7 @@ def reproduce(
     """
     start, unasked = perf_counter(), {system for system in published.INFERRED if system not in systems}
 
-    def emulate(job: RunSpec) -> Outcome:
+    def emulate(job: RunJob) -> Outcome:
         arguments = job.arguments
         system = "as-published" if arguments.get("as_published") else arguments.get("system")
         if system in unasked:

@@ -19,7 +19,7 @@ from meshrt.models.config import read_config
 from meshrt.models.quantize import codes as grids
 from meshrt.models.quantize.folder import read_parts
 from meshrt.models.quantize.model import quantize, read_model, statistics
-from meshrt.models.quantize.sizes import CodesForm
+from meshrt.models.quantize.sizes import CodeScheme
 from meshrt.models.reference import forward, load_weights
 from meshrt.models.stories import stories
 from meshrt.models.tokenizer import encode, load_tokenizer
@@ -34,7 +34,7 @@ def folder_of(path: Path, bits: int, compensator_bits: int, group: int = 32, sym
     random_checkpoint(CASES["qwen2"], path / "plain", 7)
     config, checkpoint = read_model(path / "plain")
     ranks = {name: rank for name in config.matrices() for end, rank in RANKS.items() if name.endswith(end)}
-    scheme = CodesForm("milo", bits, group, symmetric, compensator_bits)
+    scheme = CodeScheme("milo", bits, group, symmetric, compensator_bits)
     quantize(path / "plain", path / "q", scheme, ranks, 1, statistics(config, checkpoint))
     return path / "q"
 
@@ -97,7 +97,7 @@ def test_a_packaged_mixture_in_three_bits_tells_a_story(name: str, comm: Any, tm
     source, folder = find_model(name), tmp_path / "q"
     config, checkpoint = read_model(source)
     ranks = {one: 16 if "self_attn" in one else 4 for one in config.matrices()}
-    quantize(source, folder, CodesForm("milo", 3, 64, False, 3), ranks, 1, statistics(config, checkpoint))
+    quantize(source, folder, CodeScheme("milo", 3, 64, False, 3), ranks, 1, statistics(config, checkpoint))
     ids = encode(load_tokenizer(source), next(iter(stories(987_654_321, 1))))[:48]
     given = {"model": str(folder), "prompt_ids": ",".join(map(str, ids)), "max_new_tokens": 1}
     found = logits_of(comm, tmp_path, **given)

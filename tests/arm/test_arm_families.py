@@ -17,10 +17,10 @@ from meshrt.models.config import read_config
 from meshrt.models.errors import ModelError
 from meshrt.models.integer import projection
 from meshrt.models.quantize.model import quantize, read_model, statistics
-from meshrt.models.quantize.sizes import CodesForm
+from meshrt.models.quantize.sizes import CodeScheme
 from meshrt.models.reference import forward, load_weights
 
-SCHEME = CodesForm("w4a8", 8, 32, False, 16, "row", True)
+SCHEME = CodeScheme("w4a8", 8, 32, False, 16, "row", True)
 
 
 def folder_of(name: str, path: Path) -> Path:

@@ -22,7 +22,7 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
 from meshrt.models.quantize import codes as grids
 from meshrt.models.quantize.model import quantize, read_model, statistics
-from meshrt.models.quantize.sizes import CodesForm
+from meshrt.models.quantize.sizes import CodeScheme
 from meshrt.models.reference import forward, load_weights
 from meshrt.models.stories import stories
 from meshrt.models.tokenizer import encode, load_tokenizer
@@ -285,7 +285,7 @@ def test_folders_of_codes_run_as_they_are(comm: Any, tmp_path: Path) -> None:
     """The codes of `meshrt quantize` are those that weights are rounded to when they are read."""
     source = find_model("llama-tiny")
     config, checkpoint = read_model(source)
-    scheme = CodesForm("rtn", 4, 64, False, 8)
+    scheme = CodeScheme("rtn", 4, 64, False, 8)
     quantize(source, tmp_path / "w4", scheme, {}, 1, statistics(config, checkpoint))
     folder = {"model": str(tmp_path / "w4")}
     assert (logits_of(comm, tmp_path, **folder) == logits_of(comm, tmp_path)).all()

@@ -29,12 +29,12 @@ from meshrt.studies.arm.split import measure
 from meshrt.studies.arm.tables import TABLES, CountRow
 from meshrt.studies.rows import Emulate
 from meshrt.studies.store import key_of
-from meshrt.studies.sweep import Outcome, RunSpec, run_alone
+from meshrt.studies.sweep import Outcome, RunJob, run_alone
 
 _KEPT: dict[str, Outcome] = {}
 
 
-def at_once(job: RunSpec) -> Outcome:
+def at_once(job: RunJob) -> Outcome:
     """The outcome of a job, which is run once for all tests."""
     key = key_of(job)
     if key not in _KEPT:
@@ -42,7 +42,7 @@ def at_once(job: RunSpec) -> Outcome:
     return _KEPT[key]
 
 
-def ran(job: RunSpec) -> Report:
+def ran(job: RunJob) -> Report:
     report = at_once(job).report
     assert report is not None
     return Report(report)
@@ -158,7 +158,7 @@ def test_an_interrupted_reproduction_goes_on_with_what_it_has(tmp_path: Path, mo
     def show(report: dict[str, Any], name: str) -> None:
         shown.append((name, len(report["rows"])))
 
-    def counted(job: RunSpec) -> Outcome:
+    def counted(job: RunJob) -> Outcome:
         if len(started) == 3:
             raise KeyboardInterrupt
         started.append(key_of(job))

@@ -13,7 +13,7 @@ from meshrt.csl.errors import CslError
 from meshrt.errors import UsageError
 from meshrt.ranks.console import Console
 from meshrt.studies.plmr import layouts
-from meshrt.studies.plmr.check import Compliance
+from meshrt.studies.plmr.check import PlmrFinding
 from tests.csl_programs import write
 from tests.mpi_jobs import run_ranks
 
@@ -29,12 +29,12 @@ class Alone:
         return [one]
 
 
-def judged(path: Path, parameters: str, launch: str = "main", reach: Any = "next") -> Compliance:
+def judged(path: Path, parameters: str, launch: str = "main", reach: Any = "next") -> PlmrFinding:
     subject = layouts.layout(str(path), parameters, (launch,), "wse3", "1", reach)
     return layouts.check_layout(Alone(), subject, SIZES, Console())
 
 
-def says(found: Compliance) -> dict[str, bool | None]:
+def says(found: PlmrFinding) -> dict[str, bool | None]:
     return {letter: one.ok for letter, one in found.verdicts.items()}
 
 

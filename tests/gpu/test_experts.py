@@ -21,7 +21,7 @@ from meshrt.models.config import read_config
 from meshrt.models.experts import route
 from meshrt.models.family import family_of
 from meshrt.models.matrix import Experts
-from meshrt.models.quantize.sizes import CodesForm
+from meshrt.models.quantize.sizes import CodeScheme
 from meshrt.models.reference import (
     attention,
     embed,
@@ -417,8 +417,8 @@ def test_room_for_all_changes_no_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("scheme", [CodesForm("milo", 3, 64, False, 3), CodesForm("rtn", 3, 32, False, 16)])
-def test_a_quantized_mixture(scheme: CodesForm, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", [CodeScheme("milo", 3, 64, False, 3), CodeScheme("rtn", 3, 32, False, 16)])
+def test_a_quantized_mixture(scheme: CodeScheme, tmp_path: Path) -> None:
     source = random_checkpoint(OF_EIGHT["qwen2-moe"], tmp_path / "plain", 5)
     folder = quantized(source, tmp_path / "model", scheme, 0.3 if scheme.method == "milo" else 0)
     want = reference(folder, TOKENS)

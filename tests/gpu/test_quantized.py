@@ -22,7 +22,7 @@ from meshrt.models.config import read_config
 from meshrt.models.quantize.folder import read_dense
 from meshrt.models.quantize.form import Quantized
 from meshrt.models.quantize.model import quantize, read_model, statistics
-from meshrt.models.quantize.sizes import CodesForm
+from meshrt.models.quantize.sizes import CodeScheme
 from meshrt.models.reference import forward, generate, load_weights
 from meshrt.programs.gpu.coded import CodedCut, Hold
 
@@ -31,21 +31,21 @@ IDS = [5, 77, 31, 4, 90, 12]
 ODD = BASE | {"hidden_size": 72, "intermediate_size": 132, "num_attention_heads": 8, "num_key_value_heads": 2,
               "head_dim": 10, "attention_bias": True}  # fmt: skip
 # method, bits, group, symmetric, compensator bits, share of the shorter side that is the rank
-FORMS: dict[str, tuple[CodesForm, float]] = {
-    "rtn": (CodesForm("rtn", 3, 64, False, 16), 0),
-    "symmetric": (CodesForm("rtn", 4, 32, True, 16), 0),
-    "hqq": (CodesForm("hqq", 3, 32, False, 16), 0),
-    "two": (CodesForm("rtn", 2, 32, False, 16), 0),
-    "eight": (CodesForm("rtn", 8, 96, False, 16), 0),
-    "milo3": (CodesForm("milo", 3, 64, False, 3), 0.2),
-    "milo8": (CodesForm("milo", 3, 32, False, 8), 0.3),
-    "milo16": (CodesForm("milo", 5, 64, False, 16), 0.15),
-    "w4a8": (CodesForm("w4a8", 4, 64, False, 16, "row", True), 0),
-    "w4a8row": (CodesForm("w4a8", 4, "row", False, 16, "row"), 0),
+FORMS: dict[str, tuple[CodeScheme, float]] = {
+    "rtn": (CodeScheme("rtn", 3, 64, False, 16), 0),
+    "symmetric": (CodeScheme("rtn", 4, 32, True, 16), 0),
+    "hqq": (CodeScheme("hqq", 3, 32, False, 16), 0),
+    "two": (CodeScheme("rtn", 2, 32, False, 16), 0),
+    "eight": (CodeScheme("rtn", 8, 96, False, 16), 0),
+    "milo3": (CodeScheme("milo", 3, 64, False, 3), 0.2),
+    "milo8": (CodeScheme("milo", 3, 32, False, 8), 0.3),
+    "milo16": (CodeScheme("milo", 5, 64, False, 16), 0.15),
+    "w4a8": (CodeScheme("w4a8", 4, 64, False, 16, "row", True), 0),
+    "w4a8row": (CodeScheme("w4a8", 4, "row", False, 16, "row"), 0),
 }
 
 
-def quantized(source: Path, out: Path, scheme: CodesForm, share: float) -> Path:
+def quantized(source: Path, out: Path, scheme: CodeScheme, share: float) -> Path:
     """The model in a few bits, its matrices with ranks that are all different, some with none."""
     config, checkpoint = read_model(source)
     ranks = {
@@ -64,11 +64,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, (scheme, share) in FORMS.items():
         quantized(folder / "odd", folder / name, scheme, share)
     tiny = find_model("llama-tiny")
-    quantized(tiny, folder / "tiny3", CodesForm("milo", 3, 64, False, 3), 0.1)
+    quantized(tiny, folder / "tiny3", CodeScheme("milo", 3, 64, False, 3), 0.1)
     sizes = {"hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 1}
     regular = random_checkpoint(BASE | sizes, folder / "regular", 4)
-    quantized(regular, folder / "regular3", CodesForm("milo", 3, 64, False, 3), 0.1)
-    quantized(tiny, folder / "gptq", CodesForm("gptq", 3, 64, False, 16), 0)
+    quantized(regular, folder / "regular3", CodeScheme("milo", 3, 64, False, 3), 0.1)
+    quantized(tiny, folder / "gptq", CodeScheme("gptq", 3, 64, False, 16), 0)
     return folder
 
 
@@ -249,7 +249,7 @@ def test_counted_alike_with_numbers_and_by_shape(static: bool, place: Path) -> N
 def test_a_model_quantized_by_shape_is_the_folder(place: Path) -> None:
     """`--bits 3 --ranks` of the float model counts what its quantized folder does."""
     folder, asked = place / "tiny3", {"prompt_ids": "1,2,3", "max_new_tokens": 3, "ignore_eos": True}
-    plain = quantized(find_model("llama-tiny"), place / "plain3", CodesForm("hqq", 3, 64, False, 16), 0)
+    plain = quantized(find_model("llama-tiny"), place / "plain3", CodeScheme("hqq", 3, 64, False, 16), 0)
     told = [
         run_lowrank(new_gpus(4, payload=False), model, **asked, **options)
         for model, options in ((plain, {}), ("llama-tiny", {"bits": 3}))

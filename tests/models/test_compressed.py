@@ -15,19 +15,19 @@ from meshrt.commands.import_ import command
 from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import read_config
 from meshrt.models.errors import ModelError
-from meshrt.models.foreign.compressed import CompressedForm, read_codes, read_compressed
+from meshrt.models.foreign.compressed import CompressedScheme, read_codes, read_compressed
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.halves import halves
 from meshrt.models.reference import forward, load_weights
 
 GOLDEN = {**np.load(Path(__file__).parents[1] / "golden" / "foreign" / "compressed.npz")}
 SCHEMES = {  # of tests/make_compressed.py
-    "group": CompressedForm(4, True, 32, None),
-    "asymmetric": CompressedForm(4, False, 64, None),
-    "channel": CompressedForm(4, True, None, None),
-    "asymmetric-channel": CompressedForm(4, False, None, None),
-    "tensor": CompressedForm(4, True, None, None),
-    "eight": CompressedForm(8, True, 32, None),
+    "group": CompressedScheme(4, True, 32, None),
+    "asymmetric": CompressedScheme(4, False, 64, None),
+    "channel": CompressedScheme(4, True, None, None),
+    "asymmetric-channel": CompressedScheme(4, False, None, None),
+    "tensor": CompressedScheme(4, True, None, None),
+    "eight": CompressedScheme(8, True, 32, None),
 }
 
 

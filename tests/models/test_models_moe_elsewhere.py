@@ -22,7 +22,7 @@ from meshrt.models.matrix import Experts, Matrix, Mlp
 from meshrt.models.quantize.choice import choose
 from meshrt.models.quantize.model import quantize, read_model, statistics
 from meshrt.models.quantize.shapes import shapes_of
-from meshrt.models.quantize.sizes import CodesForm, compensator_bytes
+from meshrt.models.quantize.sizes import CodeScheme, compensator_bytes
 from meshrt.models.ranks import aligned_ranks, named_ranks
 from meshrt.models.reference import forward, layer, load_weights, project
 from meshrt.models.rope import cos_sin
@@ -115,7 +115,7 @@ def test_quantized_folders_run_in_the_reference(name: str, tmp_path: Path) -> No
     folder = random_moe(name, tmp_path / "base")
     config, checkpoint = read_model(folder)
     found = quantize(
-        folder, tmp_path / "out", CodesForm("gptq", 8, 64, False, 16), {}, 1, statistics(config, checkpoint),
+        folder, tmp_path / "out", CodeScheme("gptq", 8, 64, False, 16), {}, 1, statistics(config, checkpoint),
         [IDS[name][:1]],
     )  # fmt: skip
     assert [one.name for one in found] == [*config.matrices()]
@@ -170,7 +170,7 @@ def test_a_dense_model_has_no_experts_to_count() -> None:
 @pytest.mark.parametrize("policy", ["frequency-2", "dense-2+frequency-kurtosis-2"])
 def test_policies_by_frequency_need_text_to_count_on(policy: str, tmp_path: Path) -> None:
     config, checkpoint = read_model(random_moe("mixtral", tmp_path))
-    shapes, scheme = shapes_of(config), CodesForm("milo", 3, 64, False, 3)
+    shapes, scheme = shapes_of(config), CodeScheme("milo", 3, 64, False, 3)
     with pytest.raises(ModelError, match="how often experts are chosen was not counted"):
         choose(shapes, scheme, policy, None, statistics(config, checkpoint))
     known = statistics(config, checkpoint, [IDS["mixtral"]])

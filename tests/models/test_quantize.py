@@ -24,7 +24,7 @@ from meshrt.models.perplexity import difference, losses, of_losses, perplexity
 from meshrt.models.quantize.folder import read_dense, read_parts
 from meshrt.models.quantize.form import Quantized
 from meshrt.models.quantize.model import quantize, read_model, statistics
-from meshrt.models.quantize.sizes import CodesForm
+from meshrt.models.quantize.sizes import CodeScheme
 from meshrt.models.quantize.statistics import kurtosis
 from meshrt.models.reference import forward, load_weights
 from meshrt.models.stories import HELD_OUT_SEED
@@ -275,7 +275,7 @@ def test_a_folder_of_eight_bits_computes_what_the_model_computed(name: str, tmp_
     folder, ids = random_checkpoint(CASES[name], tmp_path / "base", case_seed(name)), case_ids(name)
     ranks = dict.fromkeys(read_config(folder).matrices(), 3)
     found = quantize(
-        folder, tmp_path / "out", CodesForm("milo", 8, 32, False, 16), ranks, 2, statistics(*read_model(folder))
+        folder, tmp_path / "out", CodeScheme("milo", 8, 32, False, 16), ranks, 2, statistics(*read_model(folder))
     )
     assert len(found) == 14 and max(one.weight_error for one in found) < 5e-3
     config = read_config(tmp_path / "out", quantized=True)
@@ -293,7 +293,7 @@ def test_gptq_falls_back_to_hqq_where_no_input_occurs(tmp_path: Path) -> None:
     save_file(tensors, folder / "model.safetensors")
     texts = [[1, 2, 3, 4], [5, 6, 7]]
     found = quantize(
-        folder, tmp_path / "out", CodesForm("gptq", 3, 32, False, 16), {}, 1, statistics(*read_model(folder)), texts
+        folder, tmp_path / "out", CodeScheme("gptq", 3, 32, False, 16), {}, 1, statistics(*read_model(folder)), texts
     )
     other = [one.name.removeprefix("model.layers.1.") for one in found if one.method == "hqq"]
     # Where q, k and v are 0, so is what o_proj sees.
@@ -306,7 +306,7 @@ def test_a_matrix_that_cannot_be_quantized_is_named(tmp_path: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     tensors["model.layers.1.mlp.up_proj.weight"][3, 4] = np.nan
     save_file(tensors, folder / "model.safetensors")
-    scheme = CodesForm("hqq", 3, 64, False, 16)
+    scheme = CodeScheme("hqq", 3, 64, False, 16)
     with pytest.raises(ModelError, match=r"model\.layers\.1\.mlp\.up_proj: has weights that are NaN"):
         quantize(folder, tmp_path / "out", scheme, {}, 1, statistics(*read_model(folder)))
     assert not (tmp_path / "out").exists()

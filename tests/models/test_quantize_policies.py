@@ -15,11 +15,11 @@ from meshrt.models.errors import ModelError
 from meshrt.models.quantize.choice import choose
 from meshrt.models.quantize.policies import PolicyTerm, Statistics, fit, parse, ranks, share_out
 from meshrt.models.quantize.shapes import MatrixShape, read_shapes
-from meshrt.models.quantize.sizes import CodesForm, compensator_bytes
+from meshrt.models.quantize.sizes import CodeScheme, compensator_bytes
 from meshrt.models.quantize.statistics import kurtosis, residual_rank
 
 TINY, MIXTRAL, DEEPSEEK = (read_shapes(find_model(n)) for n in ("llama-tiny", "mixtral-8x7b", "deepseek-moe-16b"))
-SCHEME = CodesForm("milo", 3, 64, False, 3)
+SCHEME = CodeScheme("milo", 3, 64, False, 3)
 
 
 def small(experts: int = 3, layers: int = 2) -> tuple[MatrixShape, ...]:

@@ -24,7 +24,7 @@ from meshrt.models.perplexity import losses, of_losses
 from meshrt.models.quantize.folder import read_parts
 from meshrt.models.quantize.head import checked_checkpoint
 from meshrt.models.quantize.model import quantize, read_model, statistics
-from meshrt.models.quantize.sizes import CodesForm
+from meshrt.models.quantize.sizes import CodeScheme
 from meshrt.models.reference import forward, load_weights
 from meshrt.models.stories import HELD_OUT_SEED
 from meshrt.models.texts import story_sequences
@@ -154,7 +154,7 @@ def test_odd_sizes_short_tails_and_biases(name: str, tmp_path: Path) -> None:
     folder, ids = random_checkpoint(CASES[name], tmp_path / "base", case_seed(name)), case_ids(name)
     for group, activations in ((32, "block"), ("row", "row")):
         out, known = tmp_path / str(group), statistics(*read_model(folder))
-        scheme = CodesForm("w4a8", 4, group, False, 16, activations, True)
+        scheme = CodeScheme("w4a8", 4, group, False, 16, activations, True)
         assert len(quantize(folder, out, scheme, {}, 1, known)) == 15
         config = read_config(out, quantized=True)
         check_shapes(open_checkpoint(out), config)
@@ -172,7 +172,7 @@ def test_mixtures_of_experts_have_whole_products(tmp_path: Path) -> None:
     from moe_models import random_moe
 
     folder = random_moe("mixtral", tmp_path / "base")
-    scheme = CodesForm("w4a8", 4, 32, True, 16, "row")
+    scheme = CodeScheme("w4a8", 4, 32, True, 16, "row")
     quantize(folder, tmp_path / "out", scheme, {}, 1, statistics(*read_model(folder)))
     config, ids = read_config(tmp_path / "out", quantized=True), [5, 6, 7, 40, 2, 3, 60]
     weights = load_weights(tmp_path / "out", np.float32)
@@ -267,7 +267,7 @@ def test_weights_whose_scale_float16_has_not_are_named(tmp_path: Path) -> None:
     tensors["model.layers.1.mlp.up_proj.weight"] *= 1e-4
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(ModelError, match=r"model\.layers\.1\.mlp\.up_proj: a group's scale is .*--method rtn"):
-        scheme = CodesForm("w4a8", 4, 32, False, 16, "row")
+        scheme = CodeScheme("w4a8", 4, 32, False, 16, "row")
         quantize(folder, tmp_path / "out", scheme, {}, 1, statistics(*read_model(folder)))
     assert not (tmp_path / "out").exists()
 

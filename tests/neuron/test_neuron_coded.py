@@ -22,7 +22,7 @@ from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.form import Quantized
 from meshrt.models.quantize.model import quantize, read_model, statistics
 from meshrt.models.quantize.packing import pack
-from meshrt.models.quantize.sizes import CodesForm
+from meshrt.models.quantize.sizes import CodeScheme
 from meshrt.models.reference import forward, load_weights
 from meshrt.neuron import isa as nisa
 from meshrt.neuron import language as nl
@@ -32,19 +32,19 @@ from meshrt.programs.neuron.linear import linear
 
 PROMPT = [5, 93, 7, 30, 2, 77, 8, 60, 41, 12, 9]
 SCHEMES = {
-    "64": CodesForm("w4a8", 4, 64, False, 16, "row"),
-    "32 symmetric": CodesForm("w4a8", 4, 32, True, 16, "block"),
-    "row": CodesForm("w4a8", 4, "row", False, 16),
-    "zeros": CodesForm("rtn", 4, 96, False, 16),
-    "eight": CodesForm("w4a8", 8, 32, False, 16, "row", True),
-    "eight symmetric": CodesForm("rtn", 8, "row", True, 16),
-    "three": CodesForm("hqq", 3, 32, False, 16),
-    "three symmetric": CodesForm("rtn", 3, 64, True, 16),
-    "five": CodesForm("rtn", 5, 96, True, 16),
+    "64": CodeScheme("w4a8", 4, 64, False, 16, "row"),
+    "32 symmetric": CodeScheme("w4a8", 4, 32, True, 16, "block"),
+    "row": CodeScheme("w4a8", 4, "row", False, 16),
+    "zeros": CodeScheme("rtn", 4, 96, False, 16),
+    "eight": CodeScheme("w4a8", 8, 32, False, 16, "row", True),
+    "eight symmetric": CodeScheme("rtn", 8, "row", True, 16),
+    "three": CodeScheme("hqq", 3, 32, False, 16),
+    "three symmetric": CodeScheme("rtn", 3, 64, True, 16),
+    "five": CodeScheme("rtn", 5, 96, True, 16),
 }
 
 
-def made(base: Path, out: Path, scheme: CodesForm) -> Path:
+def made(base: Path, out: Path, scheme: CodeScheme) -> Path:
     config, checkpoint = read_model(base)
     quantize(base, out, scheme, {}, 1, statistics(config, checkpoint))
     return out
@@ -97,7 +97,7 @@ def test_several_ranks_report_what_one_does(tmp_path: Path, comm: Any) -> None:
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_by_shape_and_bytes_of_a_token(group: Any, symmetric: bool, tmp_path: Path, comm: Any) -> None:
     """A token's pass reads every code and scale once in place of 16 bits a weight; the rest is as it was."""
-    model = made(find_model("llama-tiny"), tmp_path / "model", CodesForm("w4a8", 4, group, symmetric, 16, "row"))
+    model = made(find_model("llama-tiny"), tmp_path / "model", CodeScheme("w4a8", 4, group, symmetric, 16, "row"))
     common: dict[str, Any] = {"prompt_tokens": 1, "max_new_tokens": 1, "payload": False, "dtype": "float16"}
     folder = run_on_cores(comm, "llama", model=str(model), **common)
     shape = run_on_cores(comm, "llama", bits=4, group=group, symmetric=symmetric, **common)
@@ -162,7 +162,7 @@ def test_matrices_with_compensators_are_multiplied_out(bits: int, tmp_path: Path
     plain, model = random_checkpoint(CASES["gqa82"], tmp_path / "plain", case_seed("gqa82")), tmp_path / "model"
     config, checkpoint = read_model(plain)
     names = dict.fromkeys(config.matrices(), 3)
-    quantize(plain, model, CodesForm("milo", 3, 32, False, bits), names, 1, statistics(config, checkpoint))
+    quantize(plain, model, CodeScheme("milo", 3, 32, False, bits), names, 1, statistics(config, checkpoint))
     found = [
         run_on_cores(
             comm, "llama", model=str(one), prompt_ids="5,6,7,2", max_new_tokens=3, ignore_eos=True, dtype="float32",
@@ -180,7 +180,7 @@ def test_matrices_with_compensators_are_multiplied_out(bits: int, tmp_path: Path
 @pytest.mark.mpi(ranks=[1])
 def test_heads_in_codes_are_padded_by_shape_alone(tmp_path: Path, comm: Any) -> None:
     plain, model = random_checkpoint(CASES["gqa82"], tmp_path / "plain", 3), tmp_path / "model"
-    quantize(plain, model, CodesForm("rtn", 4, 32, False, 16), {}, 1, statistics(*read_model(plain)))
+    quantize(plain, model, CodeScheme("rtn", 4, 32, False, 16), {}, 1, statistics(*read_model(plain)))
     with pytest.raises(UsageError, match="--cores is 3; matrices in codes are not padded, and the 8 heads"):
         run_on_cores(comm, "llama", 3, model=str(model), prompt_ids="1,2")
     found = run_on_cores(comm, "llama", 3, model=str(plain), bits=4, prompt_tokens=5, max_new_tokens=1, payload=False)

@@ -14,7 +14,7 @@ from runs import run_on_cores, run_program
 from meshrt.models.compress import compress
 from meshrt.models.config import Config, read_config
 from meshrt.models.quantize.model import quantize, read_model, statistics
-from meshrt.models.quantize.sizes import CodesForm
+from meshrt.models.quantize.sizes import CodeScheme
 from meshrt.models.reference import forward, load_weights
 
 TEXTS = [[int(one) for one in np.random.default_rng(at).integers(3, 67, 40)] for at in range(3)]
@@ -29,7 +29,7 @@ def made(name: str, form: str, folder: Path, **changes: Any) -> tuple[Path, Conf
     if form == "whole":
         return base, read_config(base)
     if form == "coded":
-        quantize(base, out, CodesForm("rtn", 4, 32, True, 16), {}, 1, statistics(*read_model(base)))
+        quantize(base, out, CodeScheme("rtn", 4, 32, True, 16), {}, 1, statistics(*read_model(base)))
     else:
         ranks = {
             one: max(1, int(0.6 * matrix.most_rank)) - at % 2

@@ -25,7 +25,7 @@ from meshrt.models.errors import ModelError
 from meshrt.models.quantize.folder import read_dense
 from meshrt.models.quantize.form import Quantized
 from meshrt.models.quantize.model import quantize, read_model, statistics
-from meshrt.models.quantize.sizes import CodesForm
+from meshrt.models.quantize.sizes import CodeScheme
 from meshrt.models.reference import forward, load_weights
 from meshrt.programs.mesh.chunks import cut_dimensions, head_chunks, plain
 from meshrt.programs.mesh.packed import Packed
@@ -36,14 +36,14 @@ from meshrt.programs.mesh.weights import load_weights as place_weights
 PROMPT, NEW = [5, 96, 7, 130, 2, 77, 8, 300, 41, 12, 9], 5
 TINY = find_model("llama-tiny")
 SCHEMES = {
-    "rtn3": CodesForm("rtn", 3, 64, False, 16),
-    "symmetric4": CodesForm("rtn", 4, 32, True, 16),
-    "five": CodesForm("rtn", 5, 96, False, 16),
-    "milo3": CodesForm("milo", 3, 64, False, 3),
-    "milo8": CodesForm("milo", 3, 64, False, 8),
-    "milo16": CodesForm("milo", 2, 128, False, 16),
-    "w4a8": CodesForm("w4a8", 4, 64, False, 16, "row"),
-    "w4a8row": CodesForm("w4a8", 4, "row", True, 16, "row"),
+    "rtn3": CodeScheme("rtn", 3, 64, False, 16),
+    "symmetric4": CodeScheme("rtn", 4, 32, True, 16),
+    "five": CodeScheme("rtn", 5, 96, False, 16),
+    "milo3": CodeScheme("milo", 3, 64, False, 3),
+    "milo8": CodeScheme("milo", 3, 64, False, 8),
+    "milo16": CodeScheme("milo", 2, 128, False, 16),
+    "w4a8": CodeScheme("w4a8", 4, 64, False, 16, "row"),
+    "w4a8row": CodeScheme("w4a8", 4, "row", True, 16, "row"),
 }
 
 
@@ -206,7 +206,7 @@ def test_four_bits_fit_where_float16_does_not(both: bool, folders: dict[str, Pat
     with pytest.raises(LimitError, match="the limit is 49152"):
         run_program(comm, "llama", (6, 6), "wse2", prompt_ids="5,96,7", max_new_tokens=2)
     config, checkpoint = read_model(TINY)
-    scheme = CodesForm("w4a8", 4, 64, False, 16, "row", True)
+    scheme = CodeScheme("w4a8", 4, 64, False, 16, "row", True)
     quantize(TINY, tmp_path / "model", scheme, {}, 1, statistics(config, checkpoint))
     common: dict[str, Any] = {"prompt_ids": ",".join(map(str, PROMPT)), "max_new_tokens": NEW, "ignore_eos": True}
     ways = ("none", 0.1), ("row", 1.0)  # in float16; and of whole numbers
@@ -238,7 +238,7 @@ def test_whole_rows_by_shape_are_what_their_folder_is(folders: dict[str, Path], 
 def test_quantized_by_shape_is_what_its_folder_is(tmp_path: Path, comm: Any) -> None:
     """--bits on the model itself, and the folder of the same scheme."""
     config, checkpoint = read_model(TINY)
-    scheme, ranks = CodesForm("milo", 4, 32, False, 8), dict.fromkeys(config.matrices(), 6)
+    scheme, ranks = CodeScheme("milo", 4, 32, False, 8), dict.fromkeys(config.matrices(), 6)
     quantize(TINY, tmp_path / "model", scheme, ranks, 1, statistics(config, checkpoint))
     common: dict[str, Any] = {"prompt_tokens": 9, "max_new_tokens": 3, "payload": False}
     folder = run_program(comm, "llama", (4, 2), model=str(tmp_path / "model"), **common)

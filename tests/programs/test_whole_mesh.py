@@ -28,7 +28,7 @@ from meshrt.models.integer import linear, projection
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.folder import read_parts
 from meshrt.models.quantize.model import quantize, read_model, statistics
-from meshrt.models.quantize.sizes import CodesForm
+from meshrt.models.quantize.sizes import CodeScheme
 from meshrt.models.reference import forward, load_weights
 from meshrt.programs.mesh.chunks import Chunks, cut_dimensions, plain
 from meshrt.programs.mesh.linear import Linear, along, product, second, shares
@@ -40,12 +40,12 @@ from meshrt.programs.mesh.whole import WholeCodes
 
 PROMPT, NEW, TOKENS = [5, 93, 7, 30, 2, 77, 8, 60, 41, 12, 9], 4, 7
 SCHEMES = {
-    "row": CodesForm("w4a8", 4, "row", False, 16, "row"),
-    "symmetric row": CodesForm("w4a8", 4, "row", True, 16, "row"),
-    "eight": CodesForm("w4a8", 8, "row", False, 16, "row"),
-    "zeros": CodesForm("rtn", 5, "row", False, 16, "row"),
-    "64": CodesForm("w4a8", 4, 64, False, 16, "row"),
-    "32 block": CodesForm("w4a8", 4, 32, True, 16, "block"),
+    "row": CodeScheme("w4a8", 4, "row", False, 16, "row"),
+    "symmetric row": CodeScheme("w4a8", 4, "row", True, 16, "row"),
+    "eight": CodeScheme("w4a8", 8, "row", False, 16, "row"),
+    "zeros": CodeScheme("rtn", 5, "row", False, 16, "row"),
+    "64": CodeScheme("w4a8", 4, 64, False, 16, "row"),
+    "32 block": CodeScheme("w4a8", 4, 32, True, 16, "block"),
 }
 EXACT = ["row", "symmetric row", "eight", "zeros"]
 MESHES = [(1, 1), (3, 3), (4, 2), (1, 6), (3, 5), (8, 8)]

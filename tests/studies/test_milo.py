@@ -16,7 +16,7 @@ from meshrt.models.catalogue import find_model, packaged
 from meshrt.models.quantize.choice import choose
 from meshrt.models.quantize.model import read_model, statistics
 from meshrt.models.quantize.shapes import shapes_of
-from meshrt.models.quantize.sizes import CodesForm
+from meshrt.models.quantize.sizes import CodeScheme
 from meshrt.models.quantize.sizes import sizes as sizes_of
 from meshrt.models.texts import story_sequences
 from meshrt.models.tokenizer import load_tokenizer
@@ -140,7 +140,7 @@ def test_table_4s_policies_get_the_same_bytes_and_the_averages_are_exact() -> No
         config, checkpoint = read_model(find_model(model))
         text = story_sequences(config, load_tokenizer(find_model(model)), 0, 4)
         shapes, known = shapes_of(config), statistics(config, checkpoint, text)
-        scheme = CodesForm("milo", 3, 64, False, 3)
+        scheme = CodeScheme("milo", 3, 64, False, 3)
         recipes = {name: one for name, one in RECIPES["4"](model).items() if one.ranks}
         found = {name: choose(shapes, scheme, one.ranks or "", one.budget, known)[0] for name, one in recipes.items()}
         nbytes = {name: sizes_of(shapes, scheme, ranks)["compensator_bytes"] for name, ranks in found.items()}

@@ -28,7 +28,7 @@ from meshrt.studies.neuronmm.shares import shares
 from meshrt.studies.neuronmm.tables import average, job, kernel_of, parts, table3_job, table4
 from meshrt.studies.rows import PaperRow
 from meshrt.studies.store import RunStore, sources
-from meshrt.studies.sweep import RunSpec, run_alone
+from meshrt.studies.sweep import RunJob, run_alone
 
 MIB = 2**20
 MEAN = fmean(published.LENGTHS)
@@ -149,7 +149,7 @@ def test_table_4_falls_to_its_minimum_at_1024_and_rises_with_spills(
     assert used == sorted(used) and used[-1] == 100
 
 
-def _measured(job: RunSpec) -> PublishedKernel:
+def _measured(job: RunJob) -> PublishedKernel:
     found = kernel_of(run_alone(job))
     assert found is not None
     return found
@@ -292,7 +292,7 @@ def test_table_7_is_a_prefill_and_all_its_tokens(tmp_path: Path, monkeypatch: py
             "model": model, "dtype": "bfloat16", "prompt_tokens": 16, "max_new_tokens": 16, "stored": stored,
         }  # fmt: skip
         assert told["TTFT"].derived == stored
-        report = run_alone(RunSpec("llama", (1, 1), TRN1, arguments)).report
+        report = run_alone(RunJob("llama", (1, 1), TRN1, arguments)).report
         assert report is not None
         whole = report["measured"]["critical_path"]["seconds"]
         assert told["TTFT"].emulated == pytest.approx(1e3 * report["result"]["ttft_seconds"])
@@ -320,7 +320,7 @@ def test_table_5_is_the_time_without_compression_over_that_with_it(
     for ratio in (0, 0.5):
         model = str(tmp_path / "meshrt" / "models" / f"llama-tiny-ratio-{ratio:g}")
         reports = [
-            run_alone(RunSpec("llama", (1, 1), TRN1, {"model": model, "dtype": "bfloat16", **one})).report
+            run_alone(RunJob("llama", (1, 1), TRN1, {"model": model, "dtype": "bfloat16", **one})).report
             for one in asked
         ]
         times.append(sum(
@@ -362,7 +362,7 @@ def test_layers_that_are_alike_take_as_long(comm: Any, tmp_path: Path, monkeypat
         (tpot, "tpot_seconds", {"context": 19, "max_new_tokens": 2}),
         (ttft, "ttft_seconds", {"prompt_tokens": 9, "max_new_tokens": 1}),
     ):
-        report = run_alone(RunSpec("llama", (4, 1), TRN1, arguments | asked)).report
+        report = run_alone(RunJob("llama", (4, 1), TRN1, arguments | asked)).report
         assert report is not None
         assert row["emulated"] == pytest.approx(1e3 * report["result"][name], rel=0.01)
         assert row["ratio"] == row["emulated"] / row["published"]

@@ -37,12 +37,12 @@ def run(block, *, size: int = 4):
 '''
 
 
-def judged(comm: Any, *texts: str, sizes: tuple[int, ...] = SIZES, **limits: int) -> list[plmr.Compliance]:
+def judged(comm: Any, *texts: str, sizes: tuple[int, ...] = SIZES, **limits: int) -> list[plmr.PlmrFinding]:
     subjects = [subject.parse(text) for text in texts]
     return plmr.check(comm, subjects, sizes, find_device("wse2", **limits), 8, Console())
 
 
-def breaks(found: plmr.Compliance) -> str:
+def breaks(found: plmr.PlmrFinding) -> str:
     """The letters that are violated."""
     return "".join(letter for letter, verdict in found.verdicts.items() if verdict.ok is False)
 

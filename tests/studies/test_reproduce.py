@@ -24,13 +24,13 @@ from meshrt.ranks.console import Console
 from meshrt.studies.files import check_folder, draw
 from meshrt.studies.rows import PaperRow, off, summary
 from meshrt.studies.store import PENDING, RunStore, key_of, open_store
-from meshrt.studies.sweep import Outcome, RunSpec, run_alone, sweep
+from meshrt.studies.sweep import Outcome, RunJob, run_alone, sweep
 from meshrt.studies.waferllm import gpus, models, published
 from meshrt.studies.waferllm.curves import CURVES, CheckedClaim, ProductPoint, claims
 from meshrt.studies.waferllm.energy import wafer_joules
 from meshrt.studies.waferllm.kvcache import area_job
 from meshrt.studies.waferllm.printed import print_part, print_reproduction
-from meshrt.studies.waferllm.published import Claim, PublishedNumber
+from meshrt.studies.waferllm.published import Claim, PublishedCell
 from meshrt.studies.waferllm.reproduce import NAMES, of_systems, reproduce, write_files
 from meshrt.studies.waferllm.tables import TABLES
 from meshrt.units import duration
@@ -235,7 +235,7 @@ def test_small_reproductions_are_the_same_on_any_ranks(comm: Any, small: None) -
             assert ratio == pytest.approx(published.GPUS[count] * 400 * 1e-3 * milliseconds / joules["emulated"])
 
 
-def _cycles(job: RunSpec) -> float:
+def _cycles(job: RunJob) -> float:
     report = run_alone(job).report
     assert report is not None
     return float(report["measured"]["critical_path"]["cycles"])
@@ -305,7 +305,7 @@ def test_what_the_machine_refuses_is_said(comm: Any, small: None) -> None:
 
 @pytest.mark.mpi(ranks=[1])
 def test_table_5_fills_the_cache_beside_the_weights(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = [PublishedNumber(5, "llama-tiny", "waferllm", column, value, "tokens") for column, value in
+    cells = [PublishedCell(5, "llama-tiny", "waferllm", column, value, "tokens") for column, value in
              (("concat", 10.0), ("shift", 80.0))]  # fmt: skip
     monkeypatch.setattr(published, "table", lambda number: cells)
     monkeypatch.setitem(published.DECODE_MESH, "llama-tiny", 8)
@@ -338,8 +338,8 @@ def test_table_5_by_area_has_the_weights_that_explain_llama3() -> None:
 # ------------------------------------------------------------------------------------------------------- the store
 
 
-def _job(size: int = 16) -> RunSpec:
-    return RunSpec("gemv", (2, 2), WSE2, {"k": size, "n": size})
+def _job(size: int = 16) -> RunJob:
+    return RunJob("gemv", (2, 2), WSE2, {"k": size, "n": size})
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -359,9 +359,9 @@ def test_what_each_rank_has_run_is_kept_as_it_comes(
     comm: Any, mpi_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of two ranks is interrupted in its second run; then there are two to do of four, and in the end one file."""
-    path, jobs, ran = str(mpi_tmp_path / "runs.json"), [_job(size) for size in (8, 12, 16, 20)], list[RunSpec]()
+    path, jobs, ran = str(mpi_tmp_path / "runs.json"), [_job(size) for size in (8, 12, 16, 20)], list[RunJob]()
 
-    def interrupted(job: RunSpec) -> Outcome:
+    def interrupted(job: RunJob) -> Outcome:
         if ran:
             raise KeyboardInterrupt
         ran.append(job)
@@ -442,10 +442,10 @@ def test_a_run_that_no_program_knows_is_refused_before_anything_runs() -> None:
 @pytest.mark.mpi(ranks=[1])
 def test_tables_of_whole_models(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = {
-        2: [PublishedNumber(2, "llama-tiny", "waferllm", "8/4", 1000.0, "tokens/s")],
-        3: [PublishedNumber(3, "llama-tiny", "waferllm", "4x4", 1000.0, "tokens/s"),
-            PublishedNumber(3, "another", "waferllm", "4x4", 1000.0, "tokens/s")],
-        4: [PublishedNumber(4, "llama-tiny", "waferllm", f"{side}x{side}", 1000.0, "tokens/s") for side in (4, 6)],
+        2: [PublishedCell(2, "llama-tiny", "waferllm", "8/4", 1000.0, "tokens/s")],
+        3: [PublishedCell(3, "llama-tiny", "waferllm", "4x4", 1000.0, "tokens/s"),
+            PublishedCell(3, "another", "waferllm", "4x4", 1000.0, "tokens/s")],
+        4: [PublishedCell(4, "llama-tiny", "waferllm", f"{side}x{side}", 1000.0, "tokens/s") for side in (4, 6)],
     }  # fmt: skip
     monkeypatch.setattr(published, "table", lambda number: cells[number])
     monkeypatch.setattr(published, "PREFILL_MESH", {"llama-tiny": 4})
@@ -485,7 +485,7 @@ def test_baselines_as_inferred_are_run_where_they_are_named(
     systems: tuple[str, ...], emulated: set[str], left_out: set[str], comm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cells = [
-        PublishedNumber(4, "llama-tiny", system, "4x4", 1000.0, "tokens/s") for system in ("waferllm", "t10", "a100")
+        PublishedCell(4, "llama-tiny", system, "4x4", 1000.0, "tokens/s") for system in ("waferllm", "t10", "a100")
     ]
     monkeypatch.setattr(published, "table", lambda number: cells)
     monkeypatch.setattr(models, "CONTEXT", 10)
@@ -522,7 +522,7 @@ def test_the_published_programs_stand_beside_ours(
     comm: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each table is shown as soon as it is there, and both are in a line of it."""
-    cells = [PublishedNumber(4, "llama-tiny", system, "4x4", 1000.0, "tokens/s") for system in ("waferllm", "a100")]
+    cells = [PublishedCell(4, "llama-tiny", system, "4x4", 1000.0, "tokens/s") for system in ("waferllm", "a100")]
     monkeypatch.setattr(published, "table", lambda number: cells)
     monkeypatch.setattr(models, "CONTEXT", 10)
     seen = []

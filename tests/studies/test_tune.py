@@ -15,7 +15,7 @@ from measure import on_one_rank
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.devicefile import find_device
 from meshrt.ranks.console import Console
-from meshrt.studies.sweep import RunSpec, run_alone
+from meshrt.studies.sweep import RunJob, run_alone
 from meshrt.studies.tune import answers as tuned
 from meshrt.studies.tune import search as tune
 from meshrt.studies.tune import trials
@@ -94,7 +94,7 @@ def test_the_total_is_what_a_run_of_all_tokens_takes(comm, searched):
     told = searched(comm)
     options = {**told["choice"], "prompt_tokens": 5, "max_new_tokens": 9, "layers_run": 1}
     side = int(options.pop("mesh").partition("x")[0])
-    outcome = run_alone(RunSpec("llama", (side, side), find_device("wse2"), options))
+    outcome = run_alone(RunJob("llama", (side, side), find_device("wse2"), options))
     assert outcome.report is not None
     assert told["cycles"]["total"] == pytest.approx(outcome.report["measured"]["critical_path"]["cycles"], rel=0.02)
     assert told["cycles"]["prefill"] == trials.phase_cycles(outcome.report)["prefill"]

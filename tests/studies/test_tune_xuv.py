@@ -29,7 +29,7 @@ from meshrt.programs.neuron.plan import (
     traffic,
 )
 from meshrt.ranks.console import Console
-from meshrt.studies.sweep import RunSpec, run_alone
+from meshrt.studies.sweep import RunJob, run_alone
 from meshrt.studies.tune.xuv import check_found, print_answer, tune
 
 WHOLE = st.integers(1, 64).map(lambda count: 128 * count)
@@ -167,7 +167,7 @@ def _run(work: Product, dtype: str, blocks: BlockSizes) -> Any:
     sizes = {axis: getattr(work, axis) for axis in "mkrn"}
     sums = "tile" if work.sums == work.dtype else "float32"
     arguments = {"kernel": work.kernel, "dtype": dtype, "sums": sums, **sizes, **options}
-    report = run_alone(RunSpec("xuv", (1, 1), TRN1, arguments)).report
+    report = run_alone(RunJob("xuv", (1, 1), TRN1, arguments)).report
     assert report is not None
     return report["measured"]
 
@@ -194,7 +194,7 @@ def test_the_choice_is_the_fastest_run_and_the_same_on_any_ranks(comm: Any, kern
     assert best["seconds"] == min(one["seconds"] for one in found)
     assert told["choice"] == best["options"]
     arguments = {**told["arguments"], **best["options"]}
-    report = run_alone(RunSpec("xuv", (cores, 1), TRN1, arguments)).report
+    report = run_alone(RunJob("xuv", (cores, 1), TRN1, arguments)).report
     assert report is not None and report["measured"]["critical_path"]["seconds"] == best["seconds"]
     for one in found:
         assert one["intensity"]["measured"] == pytest.approx(one["intensity"]["equation_10"])  # nothing is spilled

@@ -25,7 +25,7 @@ from meshrt.studies.validate.errors import Compared, errors
 from meshrt.studies.validate.kind import Emulated, Sizes
 from meshrt.studies.validate.kinds import KINDS
 from meshrt.studies.validate.meshproducts import GEMM, GEMV, emulate_meshgemm, emulate_meshgemv
-from meshrt.studies.validate.rows import DATA, Measurement, read_rows
+from meshrt.studies.validate.rows import DATA, MeasuredRow, read_rows
 from meshrt.studies.validate.validate import document, validate
 
 TILES = [(1, 1, 1), (8, 1, 8), (3, 2, 5), (1, 8, 2), (16, 3, 12)]
@@ -186,7 +186,7 @@ def test_files_that_are_wrong_are_refused(text: str, message: str, tmp_path: Pat
 def test_rows_without_a_use_are_check_and_columns_stand_in_any_order(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("cycles_mean,nt,p,mt,kt\n3000,2,16,1,3\n")
     (row,) = read_rows(tmp_path / "mine.csv", KINDS)
-    assert row == Measurement(GEMM, "mine.csv", 2, {"p": 16, "mt": 1, "kt": 3, "nt": 2}, 3000.0, "check")
+    assert row == MeasuredRow(GEMM, "mine.csv", 2, {"p": 16, "mt": 1, "kt": 3, "nt": 2}, 3000.0, "check")
 
 
 def test_what_emulates_a_row_knows_its_sizes_alone() -> None:
@@ -218,7 +218,7 @@ def _cycles(*size: int) -> float:
 
 def test_errors_are_those_of_the_rows() -> None:
     def one(measured: float, emulated: float | None) -> Compared:
-        return Compared(Measurement(GEMM, "f", 2, {"p": 1}, measured, "check"), Emulated(emulated))
+        return Compared(MeasuredRow(GEMM, "f", 2, {"p": 1}, measured, "check"), Emulated(emulated))
 
     of = errors([one(100, 101), one(100, 98), one(200, 206), one(100, None)])
     assert of.json() == {
