@@ -74,7 +74,7 @@ def repeated(block: "Block", times: int, since: tuple[np.ndarray, float] | None 
         moment, repetitions = since
         busy = clock.state[TIME] != moment[TIME]
         once, all_so_far = (_means(block, clock.state - then) for then in (began, moment))
-        time, *path = (repetitions * one - so_far for one, so_far in zip(once, all_so_far, strict=True))
+        time, *path = (repetitions * each - so_far for each, so_far in zip(once, all_so_far, strict=True))
         on = [max(0.0, time), *(float(max(0, round(part))) for part in path)]
     for until, was_until in free:
         until[until != was_until] += on[TIME]
@@ -93,8 +93,8 @@ def _means(block: "Block", took: np.ndarray) -> list[float]:
         cores = sum(len(rank[TIME]) for rank in ranks)
         return [fsum(number for rank in ranks for number in rank[part]) / cores for part in range(len(took))]
 
-    found: list[float] = block.control.allreduce(took.reshape(len(took), -1).tolist(), means)
-    return found
+    averages: list[float] = block.control.allreduce(took.reshape(len(took), -1).tolist(), means)
+    return averages
 
 
 def sampled(block: "Block", steps: int, sample: int | None) -> Iterator[int]:

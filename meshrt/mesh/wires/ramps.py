@@ -261,25 +261,25 @@ def _asks_at(block: Cores, arrival: "Arrival", y: np.ndarray, x: np.ndarray) -> 
         return np.asarray(_asks(block, arrival)[y, x])
     view, time, asks = arrival.lane.view, arrival.landing.time, np.full(len(y), np.inf)
     position = y * block.shape[1] + x if view.axis is None else x if view.axis == "x" else y
-    there, at = _numbers(view.length, arrival.lane.schedule.delivered, position)
-    if not len(there):
+    within, at = _numbers(view.length, arrival.lane.schedule.delivered, position)
+    if not len(within):
         return asks
-    line = np.zeros(len(there), np.int64)
+    line = np.zeros(len(within), np.int64)
     if view.axis is not None:
-        on, line = _numbers(block.shape[view.axis == "y"], view.lines, (y if view.axis == "x" else x)[there])
-        there, at = there[on], at[on]
+        on, line = _numbers(block.shape[view.axis == "y"], view.lines, (y if view.axis == "x" else x)[within])
+        within, at = within[on], at[on]
     times = time[line, at]
-    asks[there] = times if arrival.served is None else np.where(arrival.served[line, at], np.inf, times)
+    asks[within] = times if arrival.served is None else np.where(arrival.served[line, at], np.inf, times)
     return asks
 
 
 def _numbers(n: int, chosen: Index, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which of these places, of n, are among the chosen ones, and what number they have there."""
+    """Which of these places, of n, are among the chosen ones, and what number they have among these."""
     if isinstance(chosen, slice) and (chosen.step or 1) == 1:
         low, high, _ = chosen.indices(n)
-        there = np.flatnonzero((places >= low) & (places < high))
-        return there, places[there] - low
+        within = np.flatnonzero((places >= low) & (places < high))
+        return within, places[within] - low
     numbers = np.full(n, -1)
     numbers[chosen] = np.arange(len(numbers[chosen]))
-    there = np.flatnonzero(numbers[places] >= 0)
-    return there, numbers[places[there]]
+    within = np.flatnonzero(numbers[places] >= 0)
+    return within, numbers[places[within]]
