@@ -17,7 +17,7 @@ from meshrt.studies.traces import (
     shares,
 )
 
-Rows = tuple[list[str], list[list[str]]]  # a table: its header, and its rows
+PageRows = tuple[list[str], list[list[str]]]  # a table: its header, and its rows
 MOST = 12  # kinds of a timeline that have a row: the others are added up
 PACKET = {"links": "busy links", "on_the_way": "on its way", "ramp": "busy ramp", "tail": "the rest of it"}
 WORDS = {
@@ -118,7 +118,7 @@ def _number(cycles: float) -> str:
     return f"{cycles:,.3f}".rstrip("0").rstrip(".")
 
 
-def kinds_of_path(report: Mapping[str, Any], trace: RunTrace | None) -> Rows | None:
+def kinds_of_path(report: Mapping[str, Any], trace: RunTrace | None) -> PageRows | None:
     """The path's cycles by kind and phase; None without steps."""
     if trace is None or _why_not(report, trace):
         return None
@@ -130,7 +130,7 @@ def kinds_of_path(report: Mapping[str, Any], trace: RunTrace | None) -> Rows | N
     return ["cycles", *parts], [*rows, sums]
 
 
-def timeline_of(report: Mapping[str, Any], trace: RunTrace | None) -> tuple[str, Rows | None]:
+def timeline_of(report: Mapping[str, Any], trace: RunTrace | None) -> tuple[str, PageRows | None]:
     """What the timeline in short is, in words, and who was at what for which part of the time, if it is there."""
     if trace is None:
         return f"A report has no timeline: {HOW}.", None

@@ -30,7 +30,7 @@ Examples:
 """
 
 
-class Written:
+class WrittenWhole:
     """Whole numbers as `whole` reads them, for click's types; `words` are what may be there instead."""
 
     words: tuple[str, ...] = ()
@@ -45,14 +45,14 @@ class Written:
         return super().convert(number, param, ctx)  # type: ignore[misc]  # a mixin of click's types
 
 
-class WholeNumber(Written, click.types.IntParamType):
+class WholeNumber(WrittenWhole, click.types.IntParamType):
     """A whole number, or one of some words."""
 
     def __init__(self, *words: str) -> None:
         self.words = words
 
 
-class WholeRange(Written, click.IntRange):
+class WholeRange(WrittenWhole, click.IntRange):
     """A whole number in a range."""
 
 
