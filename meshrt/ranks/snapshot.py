@@ -44,7 +44,7 @@ class File:
 
     name: str
     digest: str
-    rectangles: Mapping[str, tuple[int, int, int, int]]
+    places: Mapping[str, tuple[int, int, int, int]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Snapshot:
     @property
     def names(self) -> list[str]:
         """Of all arrays, in the order in which they were written."""
-        return list(dict.fromkeys(name for file in self.files for name in file.rectangles))
+        return list(dict.fromkeys(name for file in self.files for name in file.places))
 
     def fill(self, parts: Mapping[str, SnapshotPart]) -> None:
         """Read into the rectangles of these arrays what any rank wrote of them; the rest of them stays as it is.
@@ -69,7 +69,7 @@ class Snapshot:
 
         for file in self.files:
             shared = {
-                name: indices for name, part in parts.items() if (indices := _shared(part, file.rectangles.get(name)))
+                name: indices for name, part in parts.items() if (indices := _shared(part, file.places.get(name)))
             }
             if not shared:
                 continue
