@@ -5,14 +5,14 @@ the same, and Python waits for those that are not there when they are asked for.
 where maps are kept, rounds are gone through one by one (exchange.py).
 """
 
-import ctypes
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meshrt.mesh.exchange.march import HEADER, PORTS, March
 from meshrt.mesh.mesh import OPPOSITE, PORT_NAMES
-from meshrt.ranks.board import Board
+from meshrt.mesh.wires.requests import MPI_CALLS, Posted, mpi_of
 from meshrt.ranks.host import outnumbered
 
 if TYPE_CHECKING:
@@ -24,24 +24,11 @@ QUESTIONS = 2000, 16  # to MPI for a message before Python waits: some 100 us; a
 MESSAGE = np.dtype(
     [(name, np.int64) for name in ("rank", "bell", "data", "request", "count", "state", "messages", "packets")]
 )
-MPI_CALLS = ("isend", "irecv", "test")
 TABLE = np.dtype(  # Onward in onward.c
     [(name, np.int64) for name in ("march", "reserved", "next", "port", "left", "fresh", "here")]
     + [(name, np.int64) for name in (*MPI_CALLS, "comm", "byte", "tag", "taken", "questions", "error")]
     + [(way, MESSAGE, PORTS) for way in ("leaving", "coming")]
 )
-
-
-class Posted:
-    """A request of the compiled core's, to be waited for."""
-
-    __slots__ = ("address", "core", "request")
-
-    def __init__(self, core: Any, address: int, request: int) -> None:
-        self.core, self.address, self.request = core, address, request
-
-    def Test(self) -> bool:
-        return bool(self.core.has_come(self.address, self.request))
 
 
 class Onward:
@@ -57,18 +44,12 @@ class Onward:
     def connect(self, tag: int, most: int) -> bool:
         """Prepare for messages of so many packets at most. False where these are not the compiled core's to send."""
         block, table = self.block, self.table
-        from mpi4py import MPI
-
-        if type(block.comm) is not MPI.Intracomm or type(block.watch) is not Board:  # a run is recorded, or has a fault
+        calls = mpi_of(block)
+        if calls is None:
             return False
-        try:
-            library = ctypes.CDLL(MPI.__file__)
-            for name in MPI_CALLS:
-                function = getattr(library, f"MPI_{name.capitalize()}")
-                table[name] = ctypes.cast(function, ctypes.c_void_p).value
-            handles = MPI._handleof(block.comm), MPI._handleof(MPI.BYTE)
-        except (OSError, AttributeError):
-            return False
+        functions, handles = calls
+        for name, function in zip(MPI_CALLS, functions, strict=True):
+            table[name] = function
         table["comm"], table["byte"] = np.array(handles, np.uint64).view(np.int64)
         table["tag"], table["questions"] = tag, QUESTIONS[outnumbered()]
         if block.bells is not None:
@@ -109,7 +90,7 @@ class Onward:
         """Wait for what the core found not to be there yet, or not to have left."""
         block, comes = self.block, self.table["next"] == RECEIVE
         message = self.table["coming" if comes else "leaving"][port]
-        posted = Posted(block.core, self.address, int(message["request"]))
+        posted = Posted(partial(block.core.has_come, self.address, int(message["request"])))
         if not comes:
             block.wait(posted)
             return

@@ -115,12 +115,10 @@ class MarchingStrips(MarchingConvoy):
         for begin, at, count, line in (*parts, (self.behind, self.columns, self.wide - self.columns, 0)):
             low, high = max(begin, x0), min(begin + count, x0 + wide)
             if low < high:
-                here = block[..., low - x0 : high - x0]
-                there = grid[..., at + low - begin : at + high - begin, line]
-                if in_grid:
-                    there[...] = here
-                else:
-                    here[...] = there
+                in_block = block[..., low - x0 : high - x0]
+                on_grid = grid[..., at + low - begin : at + high - begin, line]
+                source, target = (in_block, on_grid) if in_grid else (on_grid, in_block)
+                target[...] = source
 
     def _over_edge(self, way: str, port: int) -> tuple[Seats, np.ndarray]:
         seats, legs = self.march.over_edge(way, port)

@@ -1,16 +1,16 @@
 """The compiled core goes through rows (rows.py); Python goes on where a message is not there yet."""
 
-import ctypes
 from collections.abc import Callable
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires import order
+from meshrt.mesh.wires.requests import Posted, mpi_of
 from meshrt.mesh.wires.rows import COMBINE, Rows
-from meshrt.ranks.board import Board
 from meshrt.ranks.host import outnumbered
 from meshrt.records import dataclass
 
@@ -27,18 +27,6 @@ class Line:
     states: dict[Any, order.Fixed] = field(default_factory=dict)  # of links, each once
 
 
-class Posted:
-    """A request of the compiled core's, to be waited for."""
-
-    __slots__ = ("core", "line", "request")
-
-    def __init__(self, core: Any, line: int, request: int) -> None:
-        self.core, self.line, self.request = core, line, request
-
-    def Test(self) -> bool:
-        return bool(self.core.is_there(self.line, self.request))
-
-
 def line_of(block: Cores) -> Line | None:
     """Made once for a block; None where what it does is not put into rows."""
     kept = block.clock.sums
@@ -51,19 +39,12 @@ def line_of(block: Cores) -> Line | None:
 def _line(block: Cores) -> Line | None:
     if block.core is None or block.hosted > 1 or block.control.size == 1:
         return None
-    from mpi4py import MPI
-
     if block.mapped or not (block.payload and block.timed):
         return None
-    if type(block.comm) is not MPI.Intracomm or type(block.watch) is not Board:  # a run is recorded, or has a fault
+    calls = mpi_of(block)
+    if calls is None:
         return None
-    try:
-        library = ctypes.CDLL(MPI.__file__)
-        calls = [getattr(library, name) for name in ("MPI_Isend", "MPI_Irecv", "MPI_Test")]
-        handles = [MPI._handleof(block.comm), MPI._handleof(MPI.BYTE)]
-    except (OSError, AttributeError):
-        return None
-    functions = [ctypes.cast(function, ctypes.c_void_p).value for function in calls]
+    functions, handles = calls
     own, taken = (0, np.zeros(1, np.int64)) if block.bells is None else (block.bells.own, block.bells.taken)
     outcome = 0, 0, 0
     numbers = np.array([*functions, *handles, own, block.core.address(taken), outnumbered(), *outcome], np.uint64)
@@ -87,7 +68,7 @@ def go(
                 combine(*facts)
             else:
                 request, *awaited = facts
-                block.wait(Posted(block.core, line.address, request), *awaited)
+                block.wait(Posted(partial(block.core.is_there, line.address, request)), *awaited)
         if line.numbers[ERROR]:
             from mpi4py import MPI
 
