@@ -71,7 +71,10 @@ LATER = (
     " test_reference.py::test_a_link_is_not_kept_for_a_packet_that_was_sent_before_and_comes_later"
     " test_reference.py::test_a_link_is_given_to_a_packet_that_comes_between_two_that_were_sent_before"
 )
-BOTH = "test_reference.py::test_two_packets_for_every_core_take_its_ramp_in_turn"
+BOTH = (
+    "test_reference.py::test_two_packets_for_every_core_take_its_ramp_in_turn"
+    " test_reference.py::test_packets_that_ask_together_take_a_ramp_as_their_transfers_were_started"
+)
 TAKEN = "test_reference.py::test_a_link_is_taken_from_when_its_last_head_asked"
 REFERENCE = f"{TAKEN} {LATER} {BOTH} {PATHS} {APART} {RAMPS} {NEIGHBOURS} {LINKS} {PROGRAMS}"
 FABRIC = f"test_fabric.py test_clock.py test_odd_places.py {REFERENCE}"

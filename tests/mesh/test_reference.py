@@ -444,6 +444,31 @@ def test_two_packets_for_every_core_take_its_ramp_in_turn(
                 assert np.array_equal(state[..., TIME], time) and np.array_equal(state[..., HOPS], hops_of)
 
 
+@pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.parametrize("core", ["", "numpy"])
+@pytest.mark.parametrize("started", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_packets_that_ask_together_take_a_ramp_as_their_transfers_were_started(
+    started: tuple[int, ...], core: str, comm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three of different sizes, all waited for at once: the core's path is that of the last, by its hops."""
+    monkeypatch.setenv("MESHRT_CORE", core)
+    block = new_block(comm, (6, 4), Device(name="test", alpha=1.0, link_bytes_per_cycle=4.0))
+    ways = [((0, 1), (1, 1), (2, 1), (3, 1)), ((5, 1), (4, 1), (3, 1)), ((3, 0), (3, 1))]
+    sizes, clocks = (3, 5, 2), np.zeros((4, 6))
+    for way in ways:
+        (x, y), hops = way[0], len(way) - 1
+        clocks[y, x] = 3 - hops  # so that all ask at 3
+    block.clock.state[TIME] = own(block, clocks)
+    with ExitStack() as stack:
+        channels = [stack.enter_context(installed_paths(block.tables, [Path(way)])) for way in ways]
+        flights = [
+            fabric.send(block, channels[way], np.zeros((*block.shape, sizes[way]), np.float32)) for way in started
+        ]
+        fabric.receive_all(block, tuple(flights))
+    state = whole(block, block.clock.state.transpose(1, 2, 0))[1, 3]
+    assert (state[TIME], state[HOPS]) == (3 + sum(sizes), len(ways[started[-1]]) - 1)
+
+
 def given_to(ask: float, busy: float, free: float, asked: float, idle: float) -> tuple[tuple[float, ...], bool]:
     """One head and one link, as `order.give`: (start, free, asked, idle), and whether it was held up by a later one."""
     if asked <= ask:
