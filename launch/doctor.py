@@ -16,7 +16,7 @@ from typing import Any
 
 from meshrt.errors import MeshrtError, MpiError, UsageError
 from meshrt.launch import local
-from meshrt.ranks import host
+from meshrt.ranks import host, launcher
 
 BOARD_BYTES = 1 << 20  # in /dev/shm; MPI's own segments come on top of it
 SEGMENT_BYTES = 6 << 20  # per rank: what MPICH puts there, the more of the two libraries
@@ -65,7 +65,7 @@ def checks(core: Any = None) -> Iterator[Check]:
     yield namesake()
     yield cores()
     yield ranks(os.environ)
-    yield memory(host.ranks_on_node())
+    yield memory(launcher.ranks_on_node())
     yield shared_memory()
     yield threads(os.environ)
     yield batch_system(os.environ)
@@ -157,16 +157,16 @@ def libmpi() -> Check:
 
 
 def cores() -> Check:
-    return Check(Severity.OK, "cores", f"{host.cores()} for the ranks, {os.cpu_count()} in the machine")
+    return Check(Severity.OK, "cores", f"{launcher.cores()} for the ranks, {os.cpu_count()} in the machine")
 
 
 def ranks(environ: Mapping[str, str]) -> Check:
     """How many ranks this was started as, and how many of them share this node."""
-    size, on_node = host.launched_size(environ), host.ranks_on_node(environ)
+    size, on_node = launcher.launched_size(environ), launcher.ranks_on_node(environ)
     if size == 1:
         return Check(Severity.OK, "ranks", "started without a launcher")
-    text = f"{size}, of which {on_node} on this node with {host.cores(environ)} cores"
-    if on_node > 4 * host.cores(environ):
+    text = f"{size}, of which {on_node} on this node with {launcher.cores(environ)} cores"
+    if on_node > 4 * launcher.cores(environ):
         mend = "results are the same on fewer ranks, which host larger blocks and are faster"
         return Check(Severity.WARN, "ranks", text, mend)
     return Check(Severity.OK, "ranks", text)

@@ -15,7 +15,7 @@ from pathlib import Path
 from meshrt.errors import MpiError
 from meshrt.launch.job import Job, meshrt
 from meshrt.launch.restarts import Start, check, resumed, supervise
-from meshrt.ranks import host
+from meshrt.ranks import host, launcher
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def local_argv(job: Job, mpirun: Mpirun, cores: int | None = None) -> list[str]:
 def mpirun_argv(ranks: int, mpirun: Mpirun, cores: int | None = None) -> list[str]:
     """`mpirun -n ranks` with what oversubscription needs; the program and its arguments follow."""
     argv = [mpirun.path, "-n", str(ranks)]
-    if mpirun.is_open_mpi and ranks > (host.cores() if cores is None else cores):
+    if mpirun.is_open_mpi and ranks > (launcher.cores() if cores is None else cores):
         argv += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
     return argv
 

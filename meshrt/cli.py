@@ -10,7 +10,12 @@ IS_COMMAND = os.path.basename(sys.argv[0]) in ("meshrt", "cli.py", "__main__.py"
 if IS_COMMAND:
     gc.set_threshold(200_000)  # what imports make is no garbage, and is not looked through before the run (failure.py)
 
-from meshrt.ranks.host import launched_rank, prepare_environment  # noqa: E402 - none of it is imported before
+from meshrt.ranks import forkserver  # noqa: E402 - it may be all that this process needs
+
+SERVER = forkserver.enter() if IS_COMMAND else None
+
+from meshrt.ranks.host import prepare_environment  # noqa: E402 - none of it is imported before
+from meshrt.ranks.launcher import launched_rank  # noqa: E402
 
 prepare_environment()  # before anything imports numpy
 
@@ -21,6 +26,7 @@ from meshrt.ranks import signals  # noqa: E402
 if IS_COMMAND:  # until main() listens
     signal.signal(signal.SIGINT, signals.end)
 
+from contextlib import suppress  # noqa: E402
 from importlib import import_module  # noqa: E402
 from io import TextIOWrapper  # noqa: E402
 from typing import Any  # noqa: E402
@@ -133,8 +139,22 @@ def cli() -> None:
     """A mesh emulator of MPI processes that runs LLM inference on machines you do not have."""
 
 
+def import_ahead(arguments: list[str]) -> None:
+    """What a command line will want, as far as that can be told before it is read."""
+    with suppress(Exception):  # whatever it is, a rank will come to it and say so
+        import_module(f"meshrt.commands.{COMMANDS[arguments[0]]}")
+        if arguments[0] == "run":
+            from meshrt.commands.run import import_program
+
+            import_program(arguments[1:])
+
+
 def main() -> None:
     """Entry point. Errors that click finds are printed by rank 0 alone."""
+    if SERVER is not None:
+        import_ahead(sys.argv[1:])
+        SERVER.serve()  # and this process goes on as a rank
+        prepare_environment()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as by a shell's >&-: nobody wants to read
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends

@@ -15,7 +15,7 @@ from meshrt.errors import FullError, LimitError, UsageError, in_full
 from meshrt.given import Own, options_of
 from meshrt.machine import find_machine
 from meshrt.program import Program, checked_settings
-from meshrt.ranks import host
+from meshrt.ranks import host, launcher
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
@@ -98,7 +98,7 @@ def run(
     numbers = _with_numbers(payload)
     loaded, arguments, settings = options_of(program, on, options)
     with _one_thread():
-        size = host.launched_size() if comm is None else comm.size
+        size = launcher.launched_size() if comm is None else comm.size
         if size == 1:
             report = emulate(comm or Alone(), Board.alone(), loaded, arguments, payload=numbers, **settings)
         else:

@@ -30,7 +30,7 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from mpi_parent import REPORTS, SIZES, Parent, ranks_of, time_limit
 from pytest_mpi import MPIPlugin
 
-from meshrt.ranks import host
+from meshrt.ranks import host, launcher
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -57,8 +57,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if on_ranks(config):
         config.pluginmanager.register(Rank(config), "meshrt-mpi-rank")
         return
-    if host.launched_size() > 1:
-        raise pytest.UsageError(f"this is one of {host.launched_size()} ranks: add --with-mpi, or leave mpirun away")
+    if launcher.launched_size() > 1:
+        raise pytest.UsageError(
+            f"this is one of {launcher.launched_size()} ranks: add --with-mpi, or leave mpirun away"
+        )
     for plugin in config.pluginmanager.get_plugins():
         if isinstance(plugin, MPIPlugin):  # would skip the tests that Alone and Parent run
             config.pluginmanager.unregister(plugin)
@@ -74,7 +76,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("mpi")
     if marker:
-        there = host.launched_size() if on_ranks(metafunc.config) and REPORTS not in os.environ else 1
+        there = launcher.launched_size() if on_ranks(metafunc.config) and REPORTS not in os.environ else 1
         least = marker.kwargs.get("min_size", 1)
         ranks = marker.kwargs.get("ranks", [max(least, there)])
         if min(ranks) < least:

@@ -25,7 +25,7 @@ import pytest
 from mpi_parent import ranks_of
 from mpi_plugin import on_ranks
 
-from meshrt.ranks import host
+from meshrt.ranks import launcher
 
 MORE = (2, 3, 4)  # ranks: a job of six is four of these and two that start for three of its tests
 PART = 3  # of so many examples of hypothesis, one
@@ -51,7 +51,7 @@ def examples(count: int) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--all") or any("::" in argument for argument in config.args):
         return
-    there = host.launched_size() if on_ranks(config) else 0
+    there = launcher.launched_size() if on_ranks(config) else 0
     tests: dict[str, dict[int, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     kept = set()
     for item in items:

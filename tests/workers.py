@@ -15,7 +15,7 @@ from mpi_plugin import on_ranks
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from meshrt.ranks import host
+from meshrt.ranks import launcher
 
 WORKERS = 4  # more have nothing to do: the jobs of several ranks come one after the other
 # Files that wait, for watchdogs, launchers and faults, among those that compute for longest, so that no core is without
@@ -89,4 +89,4 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     if on_ranks(config):
         return 0
     named = any("::" in argument for argument in config.args)
-    return 0 if named or host.cores() == 1 else min(WORKERS, host.cores() + 2)
+    return 0 if named or launcher.cores() == 1 else min(WORKERS, launcher.cores() + 2)

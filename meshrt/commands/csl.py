@@ -46,7 +46,7 @@ def run_command(
 
     from meshrt.errors import UsageError
     from meshrt.ranks.files import check_target
-    from meshrt.ranks.host import launched_size
+    from meshrt.ranks.launcher import launched_size
 
     where = Path(path)
     if seeds:

@@ -199,7 +199,7 @@ def _alone(measure: Callable[[], tuple[Any, Callable[[], None]]], json_path: str
 def profile(context: click.Context, form: str, to: str | None, arguments: tuple[str, ...]) -> None:
     """Where the host's time goes: bench profile run gemm --mesh 64x64. Of rank 0, if there are several."""
     from meshrt import report
-    from meshrt.ranks.host import launched_rank
+    from meshrt.ranks.launcher import launched_rank
     from meshrt.studies import hosttime
 
     if to:

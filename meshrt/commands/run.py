@@ -90,6 +90,19 @@ def taken(flag: str, args: list[str]) -> tuple[str | None, list[str]]:
     return None, args
 
 
+def import_program(args: list[str]) -> None:
+    """What a packaged program or model imports, and MPI's library, for those that are forked from this process."""
+    from meshrt import emulate  # noqa: F401 - imports
+    from meshrt.machine import find_machine
+    from meshrt.program import load_program, named
+    from meshrt.ranks import host, muster  # noqa: F401 - imports
+
+    on, args = taken("--on", args)
+    if not args[0].endswith(".py"):  # a user's own file is for its ranks to read
+        find_machine(load_program(named(args[0])[0], on).machine)
+    host.library()
+
+
 @click.group("run", cls=ProgramCommands, epilog=shared.EXAMPLES, subcommand_metavar="PROGRAM|MODEL|FILE.py [OPTIONS]")
 @click.option("--on", type=shared.Name(machines()), help="The kind of machine, where a program has several.")
 def command(on: str | None) -> None:

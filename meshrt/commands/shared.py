@@ -189,7 +189,7 @@ def refuse_ranks(reason: str) -> None:
     `reason` says what, as in "this writes one folder".
     """
     from meshrt.errors import UsageError
-    from meshrt.ranks.host import launched_size
+    from meshrt.ranks.launcher import launched_size
 
     if launched_size() > 1:
         raise UsageError(f"{launched_size()} ranks: {reason}; leave mpirun away")

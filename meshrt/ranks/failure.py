@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from meshrt.errors import MeshrtError
-from meshrt.ranks import faults, host, signals, starting, watchdog
+from meshrt.ranks import faults, host, launcher, signals, starting, watchdog
 from meshrt.ranks.board import Board, Record, State
 from meshrt.ranks.causes import BROKEN_PIPE, UNWRITTEN, Failure, describe, message
 
@@ -81,7 +81,7 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
 def report_alone(error: BaseException) -> int:
     """Report an error met before MPI has started and return its exit code. Only the launcher's rank 0 prints."""
     failure = describe(error)
-    if host.launched_rank() == 0:
+    if launcher.launched_rank() == 0:
         return _report_one(failure)
     signals.forget()
     time.sleep(0.5)  # a launcher ends the others when one has gone, and rank 0 has yet to tell

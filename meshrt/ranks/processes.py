@@ -15,13 +15,6 @@ def activity(process: int) -> tuple[str, int]:
     return facts[0], int(facts[11]) + int(facts[12])
 
 
-def parent(process: int) -> int:
-    """The process that started it."""
-    with suppress(OSError), open(f"/proc/{process}/stat") as file:
-        return int(file.read().rpartition(")")[2].split()[1])
-    return 0
-
-
 def name(process: int) -> str:
     """Its program's, as Linux tells it."""
     with suppress(OSError), open(f"/proc/{process}/comm") as file:

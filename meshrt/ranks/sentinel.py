@@ -25,7 +25,8 @@ if __name__ == "__main__":  # alone, without site-packages: this costs a fifth o
 
 from meshrt.ranks.beats import LEFT, Circle, Hearing, loaded
 from meshrt.ranks.board import Board, Owner, Record, State
-from meshrt.ranks.processes import activity, name, oom_kills, parent
+from meshrt.ranks.launcher import starter
+from meshrt.ranks.processes import activity, name, oom_kills
 from meshrt.ranks.watchdog import diagnose
 
 STALLED = 124
@@ -46,7 +47,10 @@ def start(board: Board, seconds: float, meeting: tuple[socket.socket, Circle] | 
     if meeting is not None:
         files.append(meeting[0].fileno())
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, ranks, str(board.size), str(seconds), *map(str, files)],
+        [
+            sys.executable, "-I", "-S", __file__, ranks, str(board.size), str(seconds), str(starter()),
+            *map(str, files),
+        ],
         stdin=subprocess.PIPE if meeting else subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=files,
         start_new_session=True,
     )  # fmt: skip
@@ -57,13 +61,13 @@ def start(board: Board, seconds: float, meeting: tuple[socket.socket, Circle] | 
             pipe.write(meeting[1].dumped())
 
 
-def main(ranks: str, size: str, seconds: str, file: str, door: str, ear: str = "") -> None:
+def main(ranks: str, size: str, seconds: str, launcher: str, file: str, door: str, ear: str = "") -> None:
     """The process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)  # it ends when the ranks have, and tells how
     board = Board.opened(int(file), [int(rank) for rank in ranks.split(",")], int(size))
     hearing = Hearing(socket.socket(fileno=int(ear)), loaded(sys.stdin.buffer.read())) if ear else None
-    watch(board, socket.socket(fileno=int(door)), float(seconds), hearing)
+    watch(board, socket.socket(fileno=int(door)), float(seconds), hearing, int(launcher))
 
 
 def answer(door: socket.socket, processes: Mapping[int, int]) -> dict[int, tuple[int, socket.socket]]:
@@ -78,8 +82,8 @@ def answer(door: socket.socket, processes: Mapping[int, int]) -> dict[int, tuple
     return lines
 
 
-def watch(board: Board, door: socket.socket, seconds: float, hearing: Hearing | None) -> None:
-    """Until the last rank is gone.
+def watch(board: Board, door: socket.socket, seconds: float, hearing: Hearing | None, launcher: int) -> None:
+    """Until the last rank is gone. `launcher` is the process that started them.
 
     A rank is gone when its line ends. The launcher hears of it in the same way, and only then kills the others: so the
     first line to end is that of the rank which all this is about.
@@ -87,7 +91,6 @@ def watch(board: Board, door: socket.socket, seconds: float, hearing: Hearing | 
     killed = oom_kills()
     processes = dict(zip(board.ranks, (owner.process for owner in board.owners()), strict=True))
     living = answer(door, processes)
-    launchers = {parent(process) for process in processes.values()}
     deaths = select.epoll()  # tells them in the order in which they came, which poll does not
     for handle in living:
         deaths.register(handle, select.EPOLLIN)
@@ -130,7 +133,7 @@ def watch(board: Board, door: socket.socket, seconds: float, hearing: Hearing | 
         for _ in range(3):  # datagrams may be lost
             hearing.beat(LEFT)
         if verdict:
-            end_launchers(launchers)
+            end_launcher(launcher)
 
 
 class Stall:
@@ -173,15 +176,13 @@ class Stall:
         return diagnose(records, board.size, now, board.owners()) if self.quiet >= self.seconds else None
 
 
-def end_launchers(processes: set[int]) -> None:
+def end_launcher(process: int) -> None:
     """End what is left of the launcher here once it has had its time: it may wait for a node that is out of reach."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         end = time.monotonic() + LAUNCHER
-        while remaining := {process for process in processes if name(process) in LAUNCHERS}:
-            if time.monotonic() > end:
-                break
+        while name(process) in LAUNCHERS and time.monotonic() < end:
             time.sleep(0.05)
-        for process in remaining:
+        if name(process) in LAUNCHERS:
             with suppress(ProcessLookupError):
                 os.kill(process, number)
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from meshrt.ranks import host
+from meshrt.ranks import host, launcher
 
 Handler = Callable[[int, FrameType | None], object]
 PATIENCE = 0.2  # seconds that the main thread has to hear for itself; Open MPI's mpirun kills in 0.25
@@ -54,10 +54,10 @@ def _starter() -> int:
     -1 without a launcher, and where the system does not tell: not Linux, or that process is outside of this container.
     The death signal that Linux knows (prctl) is that of a thread, and launchers start ranks from threads that end.
     """
-    if sys.platform != "linux" or not host.launched():
+    if sys.platform != "linux" or not launcher.launched():
         return -1
     try:
-        return os.pidfd_open(os.getppid())
+        return os.pidfd_open(launcher.starter())
     except OSError:
         return -1
 
@@ -107,7 +107,7 @@ def said(number: int) -> str:
 
 def end(number: int, frame: object = None) -> None:
     """End this process now. Of several ranks that do, the first tells."""
-    if host.launched_rank() == 0:
+    if launcher.launched_rank() == 0:
         with suppress(OSError):  # who would read it may be gone
             os.write(2, f"meshrt: error: {said(number)}\n".encode())
     os._exit(128 + number)

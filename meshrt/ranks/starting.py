@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":  # alone, without site-packages, as the sentinel
     sys.path.insert(0, os.path.abspath(f"{__file__}/../../.."))
 
-from meshrt.ranks import host, watchdog
+from meshrt.ranks import host, launcher, watchdog
 
 if TYPE_CHECKING:
     import subprocess
@@ -32,8 +32,8 @@ def limit(environ: Mapping[str, str] | None = None) -> float:
     0: no limit, as on one node. Raises UsageError for anything but a number >= 0.
     """
     env = os.environ if environ is None else environ
-    ranks = host.launched_size(env)
-    if host.ranks_on_node(env) >= ranks:
+    ranks = launcher.launched_size(env)
+    if launcher.ranks_on_node(env) >= ranks:
         return 0.0
     return watchdog.seconds_of(NAME, env, 60.0 + ranks / 4)
 
@@ -46,12 +46,12 @@ def begin() -> subprocess.Popen[bytes] | None:
     if not seconds:
         return None
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    if host.launched_rank():
+    if launcher.launched_rank():
         return None
     import subprocess  # only rank 0 of a job on several nodes needs it
 
     deadline = time.monotonic() + seconds - min(1.0, seconds / 4)
-    argv = [sys.executable, "-I", "-S", __file__, str(deadline), str(seconds), str(host.launched_size())]
+    argv = [sys.executable, "-I", "-S", __file__, str(deadline), str(seconds), str(launcher.launched_size())]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
@@ -59,7 +59,7 @@ def _by_main_thread() -> bool:
     """Whether the launcher's main thread started this rank: any other may end before the launcher does."""
     parent = os.getppid()
     with suppress(OSError), open(f"/proc/{parent}/task/{parent}/children") as file:
-        return host.launched() and str(os.getpid()) in file.read().split()
+        return launcher.launched() and str(os.getpid()) in file.read().split()
     return False
 
 

@@ -159,7 +159,7 @@ def test_a_limit_of_the_machine_is_told_first(run_meshrt: Run) -> None:
 
 def test_what_is_too_large_is_refused_with_what_is_needed_and_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hostmemory, "total", lambda: 8 << 30)
-    monkeypatch.setattr(hostmemory.host, "ranks_on_node", lambda: 2)
+    monkeypatch.setattr(hostmemory.launcher, "ranks_on_node", lambda: 2)
     hostmemory.require("tiles", 4 << 30)
     with pytest.raises(UsageError, match=r"tiles would take 4\.0 GiB .* each of 2 ranks; this machine has 8\.0 GiB"):
         hostmemory.require("tiles", (4 << 30) + 1)

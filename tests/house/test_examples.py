@@ -131,7 +131,7 @@ def test_the_tutorial_has_eight_steps_under_40_lines() -> None:
 
 SAYS_TO_A_FILE = """
 import sys
-from meshrt.ranks.host import launched_rank
+from meshrt.ranks.launcher import launched_rank
 sys.stdout = open(f"{sys.argv[1]}/{launched_rank()}", "w")
 """
 

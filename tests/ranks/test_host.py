@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 from meshrt.errors import MpiError
-from meshrt.ranks import host
+from meshrt.ranks import host, launcher
 from meshrt.ranks.board import Board, State
 
 CONNECT = """
@@ -43,14 +43,14 @@ Run = Callable[..., tuple[int, str, str, float]]
     ],
 )
 def test_place(environ: dict[str, str], rank: int, size: int, on_node: int) -> None:
-    assert host.launched_rank(environ) == rank
-    assert host.launched_size(environ) == size
-    assert host.launched(environ) == (size > 1)
-    assert host.ranks_on_node(environ) == on_node
+    assert launcher.launched_rank(environ) == rank
+    assert launcher.launched_size(environ) == size
+    assert launcher.launched(environ) == (size > 1)
+    assert launcher.ranks_on_node(environ) == on_node
 
 
 def test_a_rank_alone_is_launched_too() -> None:
-    assert host.launched({"PMI_RANK": "0", "PMI_SIZE": "1"})
+    assert launcher.launched({"PMI_RANK": "0", "PMI_SIZE": "1"})
 
 
 def test_environment_keeps_what_the_user_set() -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from mpi4py import MPI
 
-from meshrt.ranks import muster
+from meshrt.ranks import launcher, muster
 
 
 def meetings(count: int, ranks: int, before: Callable[[int], None] = lambda number: None) -> list[tuple[bool, float]]:
@@ -50,10 +50,10 @@ def test_jobs_that_nobody_can_tell_apart_do_not_meet() -> None:
 
 def test_steps_of_a_slurm_job_are_apart() -> None:
     first, second = ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": step} for step in "01")
-    assert muster._job(first) != muster._job(second) != ""
+    assert launcher.job(first) != launcher.job(second) != ""
 
 
 @pytest.mark.mpi(ranks=[3])
 def test_a_launcher_tells_its_ranks_which_job_they_are_of(comm: MPI.Intracomm) -> None:
-    jobs = comm.allgather(muster._job(os.environ))
+    jobs = comm.allgather(launcher.job(os.environ))
     assert len(set(jobs)) == 1 and jobs[0]
