@@ -36,6 +36,7 @@ import click  # noqa: E402
 from meshrt.commands.shared import EXAMPLES  # noqa: E402
 from meshrt.errors import MpiError, nearest  # noqa: E402
 from meshrt.ranks import causes, failure, hostmemory  # noqa: E402
+from meshrt.records import write_all  # noqa: E402
 from meshrt.version import __version__  # noqa: E402
 
 # What click raises where a group is called with nothing at all: its message is the whole help. Not of click 8.1.
@@ -147,6 +148,7 @@ def import_ahead(arguments: list[str]) -> None:
             from meshrt.commands.run import import_program
 
             import_program(arguments[1:])
+        write_all()
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ frozen one is left to the type checker, which takes this for dataclasses.datacla
 from __future__ import annotations
 
 import dataclasses
+import sys
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,15 @@ else:
             return cls
 
         return made if cls is None else made(cls)
+
+
+def write_all() -> None:
+    """Write what is not written yet, of all modules that are there: for processes that are forked from this one."""
+    for module in [module for name, module in sys.modules.items() if name.startswith("meshrt")]:
+        for cls in [each for each in vars(module).values() if isinstance(each, type)]:
+            write = getattr(vars(cls).get("__init__"), "write", None)
+            if write is not None:
+                write()
 
 
 def _written_when_called(cls: Any) -> Any:
