@@ -91,7 +91,7 @@ class Server:
         return bool(child)
 
 
-class Request:
+class Started:
     """The process that a launcher has started, as it says of itself, and its descriptors by their numbers."""
 
     def __init__(self, body: bytes, received: list[int]) -> None:
@@ -183,13 +183,13 @@ def _end_with(handle: int) -> None:
         os._exit(128 + signal.SIGKILL)
 
 
-def _read(line: socket.socket) -> Request | None:
+def _read(line: socket.socket) -> Started | None:
     """What a process says of itself; None where it has ended meanwhile."""
     line.settimeout(PATIENCE)
     files: list[int] = []
     try:
         head, files, _, _ = socket.recv_fds(line, standin.LENGTH.size, MOST_FILES)
-        request = Request(standin.whole(line, standin.LENGTH.unpack(head)[0]), files)
+        request = Started(standin.whole(line, standin.LENGTH.unpack(head)[0]), files)
     except (OSError, struct.error, ValueError):
         for file in files:
             os.close(file)
