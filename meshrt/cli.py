@@ -6,7 +6,15 @@ import gc
 import os
 import sys
 
-IS_COMMAND = os.path.basename(sys.argv[0]) in ("meshrt", "cli.py", "__main__.py")  # not an import of it
+
+def is_command(file: str) -> bool:
+    """Is the process whose sys.argv begins so this command? Else it is a program that imports it."""
+    folder, name = os.path.split(os.path.realpath(file))
+    ours = folder == os.path.dirname(os.path.realpath(__file__))
+    return name == "meshrt" or (ours and name in ("cli.py", "__main__.py"))
+
+
+IS_COMMAND = is_command(sys.argv[0])
 if IS_COMMAND:
     gc.set_threshold(200_000)  # what imports make is no garbage, and is not looked through before the run (failure.py)
 

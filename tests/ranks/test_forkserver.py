@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from meshrt import cli
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each rank imports for itself")
 
 # What a process of a job does: it serves, or goes on, as a child of the server's or by itself, writes what it is, and
@@ -99,6 +101,18 @@ def test_a_rank_is_what_was_started() -> None:
         assert told["own"] == f"own-{number}" and told["input"] == f"for {number}"
         assert told["folder"] == os.getcwd() and told["arguments"] == ["pass"] and told["cores"] == 1
     assert gone(int(str(all_facts[0]["parent"])))
+
+
+def test_only_the_command_is_forked(tmp_path: Path) -> None:
+    """A program that imports the command, as a test runner does, goes on as it is, whatever its file is called."""
+    (tmp_path / "__main__.py").write_text("from meshrt import cli\nassert not cli.IS_COMMAND and cli.SERVER is None")
+    environ = {"PMIX_NAMESPACE": tmp_path.name, "PMI_RANK": "0", "PMI_SIZE": "999"}
+    subprocess.run([sys.executable, str(tmp_path)], env={**os.environ, **environ}, check=True, timeout=60)
+    folder = Path(cli.__file__).parent
+    for file in ("/usr/bin/meshrt", str(folder / "cli.py"), str(folder / "__main__.py")):
+        assert cli.is_command(file)
+    for file in ("/usr/bin/pytest", "cli.py", str(Path(pytest.__file__).with_name("__main__.py"))):
+        assert not cli.is_command(file)
 
 
 def test_ranks_end_as_they_end() -> None:
