@@ -22,7 +22,7 @@ from meshrt.programs.gpu.shards import NormShard
 from meshrt.studies.validate import eager
 from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind, Sizes, maybe_whole, whole, word
 
-DEVICES = {"A6000": "a6000", "A40": "a40", "A100": "a100", "H100": "h100"}
+DEVICES = {"A6000": "a6000", "A40": "a40", "A100": "a100", "H100": "h100"}  # that there are measurements of
 BUSY = 1.0  # seconds that the device is behind the host
 DTYPE = np.dtype(np.float16)
 EAGER_OPS = ("embedding", "input_layernorm", "post_layernorm", "final_layernorm", "rope", "act_fn")
@@ -58,9 +58,11 @@ MODELS = {
 
 
 def emulated(row: Sizes) -> Emulated:
-    """The device's clock, after one operator less before it; none where it is not known what to run."""
+    """The device's clock, after one operator less before it; none where it is not known what to run, or on what."""
+    if row["gpu"].lower() not in GPU_PRESETS:
+        return Emulated(None, f"{row['gpu']} is no GPU of a preset; there are {', '.join(GPU_PRESETS)}")
     try:
-        return Emulated(1e6 * seconds(GPU_PRESETS[DEVICES[row["gpu"]]], row))
+        return Emulated(1e6 * seconds(GPU_PRESETS[row["gpu"].lower()], row))
     except (UsageError, LimitError) as error:
         return Emulated(None, str(error))
 
@@ -118,12 +120,6 @@ def _fused(gpu: Gpu, op: str, tokens: int, tp: int, widths: Widths) -> None:
             raise UsageError(f"op is {unknown!r}; Vidur's are {', '.join(FUSED_OPS)}")
 
 
-def _gpu(text: str) -> str:
-    if text not in DEVICES:
-        raise ValueError(f"{text!r} is no GPU of a preset; there are {', '.join(DEVICES)}")
-    return text
-
-
 def _by_gpu(rows: Sequence[Sizes]) -> list[tuple[float, BatchRows]]:
     batches: dict[str, list[int]] = {}
     for at, row in enumerate(rows):
@@ -135,7 +131,7 @@ LAYERS = MeasurementKind(
     name="gpu layers",
     file="gpu_layers.csv",
     columns={
-        "gpu": _gpu, "model": word, "tp": whole, "op": word, "m": whole, "k": maybe_whole, "n": maybe_whole,
+        "gpu": word, "model": word, "tp": whole, "op": word, "m": whole, "k": maybe_whole, "n": maybe_whole,
         "source": word,
     },
     measured="microseconds",
