@@ -51,14 +51,14 @@ def _alone(rows: Sequence[Sizes]) -> list[tuple[float, BatchRows]]:
     return [(1e7, (at,)) for at in range(len(rows))]
 
 
-def _kind(column: str, measured: str, beside: str, told: str) -> MeasurementKind:
+def _kind(column: str, measured: str, beside: str, time: str) -> MeasurementKind:
     return MeasurementKind(
-        name=f"trn1 {told}",
+        name=f"trn1 {time}",
         file="",
         columns={"model": word, "input_tokens": whole, "output_tokens": whole, "weights": _weights},
         measured=measured,
         unit="ms",
-        kernel=lambda row: f"trn1 {told}",
+        kernel=lambda row: f"trn1 {time}",
         size=lambda row: f"{row['model']}, {row['weights']}",
         batches=_alone,
         emulate=lambda rows: [*map(partial(emulated, column), rows)],

@@ -59,8 +59,8 @@ def _kinds(path: str, header: Sequence[str], kinds: Sequence[MeasurementKind]) -
         raise UsageError(f"--data {path}: it is empty; its first line has to name the columns")
     if len(set(header)) < len(header):
         raise UsageError(f"--data {path}: a column is there twice: {','.join(header)}")
-    if found := [kind for kind in kinds if set(header) - {"use"} == set(kind.header)]:
-        return found
+    if fitting := [kind for kind in kinds if set(header) - {"use"} == set(kind.header)]:
+        return fitting
     choices = "; ".join(f"{','.join(kind.header)} ({kind.name})" for kind in kinds)
     raise UsageError(f"--data {path}: no kind of measurement has the columns {','.join(header)}; there are {choices}")
 
