@@ -31,13 +31,16 @@ FUSED_OPS = ("input_layernorm", "post_attention_layernorm", "attn_rope", "mlp_ac
 
 @dataclass(frozen=True)
 class Widths:
-    """Of a model (config.json of each): hidden size, heads of queries and of keys, their size, the MLP's width."""
+    """Of a model (config.json of each): hidden size, heads of queries and of keys, their size, the MLP's width; how
+    many numbers of a head are rotated, where not all; a LayerNorm and an MLP without a gate in place of a LLaMA's."""
 
     hidden: int
     heads: int
     kv: int
     inner: int
     head: int = 128
+    rotated: int | None = None
+    older: bool = False
 
 
 MODELS = {
@@ -54,6 +57,7 @@ MODELS = {
     "Qwen-72B": Widths(8192, 64, 64, 24576),
     "internlm-20b": Widths(5120, 40, 40, 13824),
     "internlm2-20b": Widths(6144, 48, 8, 16384),
+    "phi-2": Widths(2560, 32, 32, 10240, head=80, rotated=32, older=True),
 }
 
 
@@ -106,14 +110,16 @@ def _fused(gpu: Gpu, op: str, tokens: int, tp: int, widths: Widths) -> None:
     x = gpu.shaped((tokens, widths.hidden))
     match op:
         case "input_layernorm" | "post_attention_layernorm":
-            normed(gpu, x, NormShard(gpu.shaped((widths.hidden,)), None), 1e-5)
+            bias = gpu.shaped((widths.hidden,)) if widths.older else None
+            normed(gpu, x, NormShard(gpu.shaped((widths.hidden,)), bias), 1e-5)
         case "attn_rope":  # queries and keys in one
             heads = widths.heads // tp + max(1, widths.kv // tp)
-            cos, sin = (gpu.shaped((tokens, widths.head // 2)) for _ in range(2))
-            rotated(gpu, gpu.shaped((tokens, heads * widths.head)), widths.head, (cos, sin))
+            turned = widths.rotated or widths.head
+            cos, sin = (gpu.shaped((tokens, turned // 2)) for _ in range(2))
+            rotated(gpu, gpu.shaped((tokens, heads * turned)), turned, (cos, sin))
         case "mlp_act":
-            gate, up = (gpu.shaped((tokens, widths.inner // tp)) for _ in range(2))
-            activated(gpu, Results([gate, up], [None, None]), "silu")
+            inputs = [gpu.shaped((tokens, widths.inner // tp)) for _ in range(1 if widths.older else 2)]
+            activated(gpu, Results(inputs, [None for _ in inputs]), "gelu_tanh" if widths.older else "silu")
         case "add":
             add(gpu, x, x)
         case unknown:

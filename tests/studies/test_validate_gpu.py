@@ -11,7 +11,7 @@ import pytest
 from meshrt.errors import UsageError
 from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.presets import find_gpu
-from meshrt.gpu.timing import NORM, plain_seconds, products_seconds, rows_seconds
+from meshrt.gpu.timing import ACTIVATE, NORM, ROTATE, plain_seconds, products_seconds, rows_seconds
 from meshrt.ranks.console import Console
 from meshrt.studies.validate import eager, validate
 from meshrt.studies.validate.errors import errors
@@ -75,6 +75,11 @@ def test_a_row_is_what_the_device_took_for_its_kernels() -> None:
     a40 = find_gpu("a40")
     added = plain_seconds(a40, 300 * 4096, 3 * 2 * 300 * 4096)
     assert seconds(a40, sizes(FIRST[2])) == pytest.approx(a40.kernel_seconds + added)
+    for op, kernel, width, arrays in (  # phi-2 has no gate, and turns 32 of a head's 80 numbers
+        ("mlp_act", ACTIVATE, 10240 // 2, 2), ("attn_rope", ROTATE, 2 * 16 * 32, 2), ("input_layernorm", NORM, 2560, 2)
+    ):  # fmt: skip
+        alone = rows_seconds(a40, kernel, 200, width, 2 * arrays * 200 * width)
+        assert seconds(a40, sizes(f"A40,phi-2,2,{op},200,,,5,vidur")) == pytest.approx(a40.kernel_seconds + alone)
 
 
 @pytest.mark.mpi(ranks=[1])
