@@ -28,6 +28,8 @@ from meshrt.studies.validate.errors import Compared, errors
 from meshrt.studies.validate.kind import Emulated, Sizes
 from meshrt.studies.validate.kinds import KINDS
 from meshrt.studies.validate.meshproducts import GEMM, GEMV, emulate_meshgemm, emulate_meshgemv
+from meshrt.studies.validate.picture import draw
+from meshrt.studies.validate.printed import said
 from meshrt.studies.validate.rows import DATA, MeasuredRow, read_rows
 from meshrt.studies.validate.validate import document, validate
 
@@ -235,6 +237,9 @@ def test_a_row_that_the_machine_has_no_room_for_is_refused_and_told(tmp_path: Pa
     assert "asks for 80000 bytes" in compared[1].emulated.note
     of = errors(compared)
     assert (of.rows, of.refused, of.median_error, of.worst_error) == (3, 2, 0.0, 0.0)
+    lines = [line for line in said(compared[:1], False) if isinstance(line, str)]
+    assert "  check: 1 row, all refused" in lines and lines[-1].startswith("  1 row: ")
+    draw(str(tmp_path / "refused.png"), compared[:1])  # without a warning, which would be an error here
 
 
 def _cycles(*size: int) -> float:
