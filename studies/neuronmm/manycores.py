@@ -60,22 +60,28 @@ def table(device: NeuronDevice, emulate: Emulate) -> list[PaperRow]:
     """
     rows = []
     for stated in PUBLISHED:
-        model, layers = _folder(stated)
-        halfway = stated.prompt + stated.new // 2
-        for column, milliseconds, name, options in (
-            ("TPOT", stated.tpot, "tpot_seconds", {"context": halfway, "max_new_tokens": 2}),
-            ("TTFT", stated.ttft, "ttft_seconds", {"prompt_tokens": stated.prompt, "max_new_tokens": 1}),
-        ):
-            outcomes = [emulate(_job(device, model, stated.bits, count, options)) for count in (1, 2)]
-            seconds = _all_layers(outcomes, name, layers)
+        for column, milliseconds in (("TPOT", stated.tpot), ("TTFT", stated.ttft)):
+            seconds, note = latency(device, emulate, stated.model, stated.prompt, stated.new, stated.bits, column)
             rows.append(
                 PaperRow(
                     "tp32", f"{stated.model}, {stated.prompt} + {stated.new}", f"{stated.bits} bits", column, "ms",
-                    milliseconds, times(seconds, 1e3), derived=column == "TTFT",
-                    note=next((outcome.refused for outcome in outcomes if outcome.refused), ""),
+                    milliseconds, times(seconds, 1e3), derived=column == "TTFT", note=note,
                 )
             )  # fmt: skip
     return rows
+
+
+def latency(
+    device: NeuronDevice, emulate: Emulate, model: str, prompt: int, new: int, bits: int, column: str
+) -> tuple[float | None, str]:
+    """Seconds of one model's TTFT or TPOT on the 32 cores; None where the machine refused a run, and why."""
+    folder_of, layers = _folder(model, prompt + new)
+    name, options = {
+        "TPOT": ("tpot_seconds", {"context": prompt + new // 2, "max_new_tokens": 2}),
+        "TTFT": ("ttft_seconds", {"prompt_tokens": prompt, "max_new_tokens": 1}),
+    }[column]
+    outcomes = [emulate(_job(device, folder_of, bits, count, options)) for count in (1, 2)]
+    return _all_layers(outcomes, name, layers), next((run.refused for run in outcomes if run.refused), "")
 
 
 def _all_layers(outcomes: list[Outcome], name: str, layers: int) -> float | None:
@@ -93,13 +99,13 @@ def _job(device: NeuronDevice, model: str, bits: int, layers: int, options: Mapp
     )
 
 
-def _folder(stated: Latency) -> tuple[str, int]:
-    """(a model folder without weights with room for the row's tokens, in the user's cache folder, its layers)."""
-    source, changes = LIKE.get(stated.model, (stated.model, {}))
+def _folder(model: str, tokens: int) -> tuple[str, int]:
+    """(a model folder without weights with room for so many tokens, in the user's cache folder, its layers)."""
+    source, changes = LIKE.get(model, (model, {}))
     original: Mapping[str, Any] = json.loads((find_model(source) / "config.json").read_text())
-    room = max(original["max_position_embeddings"], stated.prompt + stated.new)
+    room = max(original["max_position_embeddings"], tokens)
     config = {**original, **changes, "max_position_embeddings": room}
-    path = folder().parent / "models" / f"{stated.model}-{room}"
+    path = folder().parent / "models" / f"{model}-{room}"
     check_folder("the cache folder", str(path))
     text = json.dumps(config, indent=1) + "\n"
     write_file("the cache folder", str(path / "config.json"), lambda stream: stream.write(text.encode()))

@@ -8,15 +8,16 @@ is read is the clock of the first, of a few collectives after one another once t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 
 from meshrt.gpu.device import GpuDevice, Protocol
 from meshrt.gpu.gpus import Gpus
-from meshrt.gpu.presets import A100, H100
+from meshrt.gpu.presets import A100, GPU_PRESETS, H100
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
-from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind, Sizes, whole
+from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind, Sizes, whole, word
 
 BEFORE = 2  # collectives, until they go on evenly
 DTYPE = np.dtype(np.float16)
@@ -25,10 +26,11 @@ DTYPE = np.dtype(np.float16)
 @dataclass(frozen=True)
 class MeasuredSystem:
     """Machines that were measured. `late_seconds`, by the number of GPUs that a run had, was found on rows for fitting;
-    of another number it is the nearest one's."""
+    of another number it is the nearest one's. `note` is for what was not measured."""
 
     device: GpuDevice
     late_seconds: Mapping[int, float]
+    note: str = ""
 
     def late(self, gpus: int) -> float:
         return self.late_seconds[min(self.late_seconds, key=lambda count: abs(count - gpus))]
@@ -46,6 +48,13 @@ SYSTEMS = {
     "h100_pairwise_nvlink": MeasuredSystem(H100_PAIRS, {2: 28.1e-6, 4: 26.9e-6}),
 }
 
+_LATE = {0: median(late for system in SYSTEMS.values() for late in system.late_seconds.values())}
+_NOTE = "no run of such a system was measured: links are as their sources have them, hosts the middle one of all others"
+BY_SOURCES = {  # bridges and PCIe are in a preset, as are switches
+    **{f"{name}_dgx": MeasuredSystem(GPU_PRESETS[name], _LATE, _NOTE) for name in ("a800", "h100", "h200")},
+    **{f"{name}_pairwise_nvlink": MeasuredSystem(GPU_PRESETS[name], _LATE, _NOTE) for name in ("a40", "a6000")},
+}
+
 
 def device_of(system: MeasuredSystem, gpus: int, in_node: int) -> GpuDevice:
     """As these GPUs are joined: over the network; by NVLink; or, where they are more than that joins, by PCIe."""
@@ -58,7 +67,10 @@ def device_of(system: MeasuredSystem, gpus: int, in_node: int) -> GpuDevice:
 def emulated(row: Sizes) -> Emulated:
     from mpi4py import MPI
 
-    system, count = SYSTEMS[row["system"]], row["gpus"]
+    there_are = SYSTEMS | BY_SOURCES
+    if row["system"] not in there_are:
+        return Emulated(None, f"{row['system']} is not known; there are {', '.join(there_are)}")
+    system, count = there_are[row["system"]], row["gpus"]
     if count < 2:
         return Emulated(None, f"an all-reduce among {count}: there have to be 2 GPUs at least")
     device = device_of(system, count, row["gpus_per_node"])
@@ -72,13 +84,7 @@ def emulated(row: Sizes) -> Emulated:
         with gpus.scope():
             gpus.reduce_sum(parts)
         clock.append(gpus.mine[0].now)
-    return Emulated(1e6 * (clock[-1] - clock[BEFORE - 1]) / count)
-
-
-def _system(text: str) -> str:
-    if text not in SYSTEMS:
-        raise ValueError(f"{text!r} is not known; there are {', '.join(SYSTEMS)}")
-    return text
+    return Emulated(1e6 * (clock[-1] - clock[BEFORE - 1]) / count, system.note)
 
 
 def _by_ring(rows: Sequence[Sizes]) -> list[tuple[float, BatchRows]]:
@@ -91,7 +97,7 @@ def _by_ring(rows: Sequence[Sizes]) -> list[tuple[float, BatchRows]]:
 ALLREDUCE = MeasurementKind(
     name="gpu all-reduce",
     file="gpu_allreduce.csv",
-    columns={"system": _system, "gpus": whole, "gpus_per_node": whole, "bytes": whole},
+    columns={"system": word, "gpus": whole, "gpus_per_node": whole, "bytes": whole},
     measured="microseconds",
     unit="us",
     kernel=lambda row: f"{row['system'].split('_')[0].upper()} all-reduce",

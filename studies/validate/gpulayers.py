@@ -22,7 +22,7 @@ from meshrt.programs.gpu.shards import NormShard
 from meshrt.studies.validate import eager
 from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind, Sizes, maybe_whole, whole, word
 
-DEVICES = {"A6000": "a6000", "A40": "a40", "A100": "a100", "H100": "h100"}
+DEVICES = {"A6000": "a6000", "A40": "a40", "A100": "a100", "H100": "h100"}  # that there are measurements of
 BUSY = 1.0  # seconds that the device is behind the host
 DTYPE = np.dtype(np.float16)
 EAGER_OPS = ("embedding", "input_layernorm", "post_layernorm", "final_layernorm", "rope", "act_fn")
@@ -31,13 +31,16 @@ FUSED_OPS = ("input_layernorm", "post_attention_layernorm", "attn_rope", "mlp_ac
 
 @dataclass(frozen=True)
 class Widths:
-    """Of a model (config.json of each): hidden size, heads of queries and of keys, their size, the MLP's width."""
+    """Of a model (config.json of each): hidden size, heads of queries and of keys, their size, the MLP's width; how
+    many numbers of a head are rotated, where not all; a LayerNorm and an MLP without a gate in place of a LLaMA's."""
 
     hidden: int
     heads: int
     kv: int
     inner: int
     head: int = 128
+    rotated: int | None = None
+    older: bool = False
 
 
 MODELS = {
@@ -54,13 +57,16 @@ MODELS = {
     "Qwen-72B": Widths(8192, 64, 64, 24576),
     "internlm-20b": Widths(5120, 40, 40, 13824),
     "internlm2-20b": Widths(6144, 48, 8, 16384),
+    "phi-2": Widths(2560, 32, 32, 10240, head=80, rotated=32, older=True),
 }
 
 
 def emulated(row: Sizes) -> Emulated:
-    """The device's clock, after one operator less before it; none where it is not known what to run."""
+    """The device's clock, after one operator less before it; none where it is not known what to run, or on what."""
+    if row["gpu"].lower() not in GPU_PRESETS:
+        return Emulated(None, f"{row['gpu']} is no GPU of a preset; there are {', '.join(GPU_PRESETS)}")
     try:
-        return Emulated(1e6 * seconds(GPU_PRESETS[DEVICES[row["gpu"]]], row))
+        return Emulated(1e6 * seconds(GPU_PRESETS[row["gpu"].lower()], row))
     except (UsageError, LimitError) as error:
         return Emulated(None, str(error))
 
@@ -104,24 +110,20 @@ def _fused(gpu: Gpu, op: str, tokens: int, tp: int, widths: Widths) -> None:
     x = gpu.shaped((tokens, widths.hidden))
     match op:
         case "input_layernorm" | "post_attention_layernorm":
-            normed(gpu, x, NormShard(gpu.shaped((widths.hidden,)), None), 1e-5)
+            bias = gpu.shaped((widths.hidden,)) if widths.older else None
+            normed(gpu, x, NormShard(gpu.shaped((widths.hidden,)), bias), 1e-5)
         case "attn_rope":  # queries and keys in one
             heads = widths.heads // tp + max(1, widths.kv // tp)
-            cos, sin = (gpu.shaped((tokens, widths.head // 2)) for _ in range(2))
-            rotated(gpu, gpu.shaped((tokens, heads * widths.head)), widths.head, (cos, sin))
+            turned = widths.rotated or widths.head
+            cos, sin = (gpu.shaped((tokens, turned // 2)) for _ in range(2))
+            rotated(gpu, gpu.shaped((tokens, heads * turned)), turned, (cos, sin))
         case "mlp_act":
-            gate, up = (gpu.shaped((tokens, widths.inner // tp)) for _ in range(2))
-            activated(gpu, Results([gate, up], [None, None]), "silu")
+            inputs = [gpu.shaped((tokens, widths.inner // tp)) for _ in range(1 if widths.older else 2)]
+            activated(gpu, Results(inputs, [None for _ in inputs]), "gelu_tanh" if widths.older else "silu")
         case "add":
             add(gpu, x, x)
         case unknown:
             raise UsageError(f"op is {unknown!r}; Vidur's are {', '.join(FUSED_OPS)}")
-
-
-def _gpu(text: str) -> str:
-    if text not in DEVICES:
-        raise ValueError(f"{text!r} is no GPU of a preset; there are {', '.join(DEVICES)}")
-    return text
 
 
 def _by_gpu(rows: Sequence[Sizes]) -> list[tuple[float, BatchRows]]:
@@ -135,7 +137,7 @@ LAYERS = MeasurementKind(
     name="gpu layers",
     file="gpu_layers.csv",
     columns={
-        "gpu": _gpu, "model": word, "tp": whole, "op": word, "m": whole, "k": maybe_whole, "n": maybe_whole,
+        "gpu": word, "model": word, "tp": whole, "op": word, "m": whole, "k": maybe_whole, "n": maybe_whole,
         "source": word,
     },
     measured="microseconds",

@@ -22,13 +22,13 @@ class Emulated:
 @dataclass(frozen=True)
 class MeasurementKind:
     """Measurements in one form. `columns` are those of its CSV and how a cell is read (ValueError says what is wrong),
-    without `use` and the one that was `measured`.
+    without `use`, the one that was `measured`, and those `beside` it that another kind has measured.
 
     A row is known to what emulates it by its sizes alone: neither the measured number nor its use gets there.
     """
 
     name: str
-    file: str  # that is shipped, in data/
+    file: str  # that is shipped, in data/, and run where none is named; "" for none
     columns: Mapping[str, Callable[[str], Any]]
     measured: str
     unit: str
@@ -38,6 +38,11 @@ class MeasurementKind:
         [Sequence[Sizes]], Sequence[tuple[float, BatchRows]]
     ]  # rows that run together; the host's time, about
     emulate: Callable[[Sequence[Sizes]], Sequence[Emulated]]  # of one batch, in this process
+    beside: tuple[str, ...] = ()
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        return (*self.columns, self.measured, *self.beside)
 
 
 def whole(text: str) -> int:

@@ -38,7 +38,8 @@ def draw(path: str, compared: Sequence[Compared]) -> None:
         both.set_title(kernel)
         both.set_ylabel(f"emulated, {unit}")
         ratios.set_ylabel("emulated / measured")
-        both.legend()
+        if own:
+            both.legend()
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=120)
     write_file("--png", path, lambda stream: stream.write(image.getvalue()))

@@ -19,7 +19,7 @@ def said(compared: Sequence[Compared], every_row: bool) -> Iterator[str | Grid]:
         for use, part in by_use(rows).items():
             yield f"  {use}: {_told(errors(part))}"
         for note in dict.fromkeys(pair.emulated.note for pair in rows if pair.emulated.note):
-            yield f"  {sum(pair.emulated.note == note for pair in rows)} rows: {note}"
+            yield f"  {_count(sum(pair.emulated.note == note for pair in rows))}: {note}"
 
 
 def _by_size(kernel: str, rows: Sequence[Compared]) -> Iterator[str | Grid]:
@@ -50,10 +50,14 @@ def _rows(kernel: str, rows: Sequence[Compared]) -> Iterator[str | Grid]:
 
 def _told(of: Errors) -> str:
     if of.median_error is None:
-        return f"{of.rows} rows, all refused"
-    text = f"{of.rows} rows, median error {share(of.median_error)}, 95 % within {share(of.p95_error)}"
+        return f"{_count(of.rows)}, all refused"
+    text = f"{_count(of.rows)}, median error {share(of.median_error)}, 95 % within {share(of.p95_error)}"
     text += f", worst {share(of.worst_error)}, median ratio {of.median_ratio:.3f}"
     return text + (f", {of.refused} refused" if of.refused else "")
+
+
+def _count(rows: int) -> str:
+    return f"{rows} row" if rows == 1 else f"{rows} rows"
 
 
 def share(error: float | None) -> str:

@@ -35,30 +35,33 @@ def read_rows(path: str | Path, kinds: Sequence[MeasurementKind]) -> list[Measur
 
 
 def _rows(path: str, reader: "csv.DictReader[str]", kinds: Sequence[MeasurementKind]) -> Iterator[MeasuredRow]:
-    kind = _kind(path, reader.fieldnames or (), kinds)
+    of_file = _kinds(path, reader.fieldnames or (), kinds)
     for cells in reader:
         where = f"--data {path}, line {reader.line_num}"
         if None in cells or None in cells.values():
             raise UsageError(f"{where}: it has not as many cells as the header, {len(reader.fieldnames or ())}")
-        sizes = {}
-        for column, read in {**kind.columns, kind.measured: _number}.items():
-            try:
-                sizes[column] = read(cells[column])
-            except ValueError as error:
-                raise UsageError(f"{where}, {column}: {error}") from None
         use = cells.get("use", "check")
         if use not in USES:
             raise UsageError(f"{where}: use is {use!r}; there are {', '.join(USES)}")
-        yield MeasuredRow(kind, Path(path).name, reader.line_num, sizes, sizes.pop(kind.measured), use)
+        for kind in of_file:
+            sizes = {}
+            for column, read in {**kind.columns, kind.measured: _number}.items():
+                try:
+                    sizes[column] = read(cells[column])
+                except ValueError as error:
+                    raise UsageError(f"{where}, {column}: {error}") from None
+            yield MeasuredRow(kind, Path(path).name, reader.line_num, sizes, sizes.pop(kind.measured), use)
 
 
-def _kind(path: str, header: Sequence[str], kinds: Sequence[MeasurementKind]) -> MeasurementKind:
+def _kinds(path: str, header: Sequence[str], kinds: Sequence[MeasurementKind]) -> list[MeasurementKind]:
+    """Those that the file's columns are of: more than one where a line has more than one measurement."""
+    if not header:
+        raise UsageError(f"--data {path}: it is empty; its first line has to name the columns")
     if len(set(header)) < len(header):
         raise UsageError(f"--data {path}: a column is there twice: {','.join(header)}")
-    for kind in kinds:
-        if set(header) - {"use"} == {*kind.columns, kind.measured}:
-            return kind
-    choices = "; ".join(f"{','.join((*kind.columns, kind.measured))} ({kind.name})" for kind in kinds)
+    if fitting := [kind for kind in kinds if set(header) - {"use"} == set(kind.header)]:
+        return fitting
+    choices = "; ".join(f"{','.join(kind.header)} ({kind.name})" for kind in kinds)
     raise UsageError(f"--data {path}: no kind of measurement has the columns {','.join(header)}; there are {choices}")
 
 

@@ -24,7 +24,9 @@ def validate(
 
     `kernels`, `uses` and `largest`, cores a side, choose some of them, and `sample` so many of each kernel. UsageError.
     """
-    rows = [row for path in files or [DATA / kind.file for kind in kinds] for row in read_rows(path, kinds)]
+    rows = [
+        row for path in files or [DATA / kind.file for kind in kinds if kind.file] for row in read_rows(path, kinds)
+    ]
     there_are = list(dict.fromkeys(row.kind.kernel(row.sizes) for row in rows))
     if wrong := [name for name in kernels if name not in there_are]:
         hint = nearest(wrong[0], there_are, f"there are {', '.join(there_are)}")

@@ -19,17 +19,23 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import rings
 from meshrt.mesh.presets import WSE3
 from meshrt.mesh.wires.tables import overwrite
+from meshrt.neuron.device import TRN1
 from meshrt.ranks.console import Console
+from meshrt.studies.neuronmm.manycores import latency
+from meshrt.studies.sweep import run_alone
 from meshrt.studies.validate import fit, meshproducts, rows
 from meshrt.studies.validate.errors import Compared, errors
 from meshrt.studies.validate.kind import Emulated, Sizes
 from meshrt.studies.validate.kinds import KINDS
 from meshrt.studies.validate.meshproducts import GEMM, GEMV, emulate_meshgemm, emulate_meshgemv
+from meshrt.studies.validate.picture import draw
+from meshrt.studies.validate.printed import said
 from meshrt.studies.validate.rows import DATA, MeasuredRow, read_rows
 from meshrt.studies.validate.validate import document, validate
 
 TILES = [(1, 1, 1), (8, 1, 8), (3, 2, 5), (1, 8, 2), (16, 3, 12)]
 GEMM_HEADER = "p,mt,kt,nt,cycles_mean"
+TRN1_HEADER = "model,input_tokens,output_tokens,weights,ttft_p50_ms,tpot_p50_ms"
 
 
 def sizes_of(header: str, *lines: tuple[int, ...]) -> list[dict[str, int]]:
@@ -175,6 +181,12 @@ def test_constants_come_from_fit_rows_alone(monkeypatch: pytest.MonkeyPatch, tmp
         (f"{GEMM_HEADER}\n16,1,1\n", "line 2: it has not as many cells as the header, 5"),
         (f"{GEMM_HEADER},use\n16,1,1,1,100,fitted\n", "line 2: use is 'fitted'; there are check, fit, outlier, lone"),
         (GEMM_HEADER + "\n", "there are no such rows"),
+        ("", "mine.csv: it is empty; its first line has to name the columns"),
+        (
+            f"{TRN1_HEADER}\nLlama-3-8B,8,8,int4,1,1\n",
+            "line 2, weights: 'int4' is not known; there are int8, bf16, fp16",
+        ),
+        (f"{TRN1_HEADER}\nLlama-3-8B,8,8,int8,,1\n", "line 2, ttft_p50_ms: '' is not a number"),
     ],
 )
 def test_files_that_are_wrong_are_refused(text: str, message: str, tmp_path: Path, comm: Any) -> None:
@@ -189,8 +201,25 @@ def test_rows_without_a_use_are_check_and_columns_stand_in_any_order(tmp_path: P
     assert row == MeasuredRow(GEMM, "mine.csv", 2, {"p": 16, "mt": 1, "kt": 3, "nt": 2}, 3000.0, "check")
 
 
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.all
+def test_a_line_of_aws_has_two_times(tmp_path: Path, comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first token and another: as `reproduce neuronmm tp32` runs them, where the model is known."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "mine.csv").write_text(f"{TRN1_HEADER}\nLlama-3-8B,64,32,bf16,9,6\nnobody-1b,64,32,bf16,9,6\n")
+    compared = validate(comm, Console(), [tmp_path / "mine.csv"])
+    assert [(one.kernel, one.row.line, one.row.measured) for one in compared] == [
+        ("trn1 token", 2, 6.0), ("trn1 first token", 2, 9.0), ("trn1 token", 3, 6.0), ("trn1 first token", 3, 9.0)
+    ]  # fmt: skip
+    token, first, *unknown = [one.emulated for one in compared]
+    for found, column in ((token, "TPOT"), (first, "TTFT")):
+        seconds, note = latency(TRN1, run_alone, "llama3-8b", 64, 32, 16, column)
+        assert seconds is not None and found == Emulated(1e3 * seconds, note) and not note
+    assert [one.value for one in unknown] == [None, None] and "sizes of nobody-1b are not known" in unknown[0].note
+
+
 def test_what_emulates_a_row_knows_its_sizes_alone() -> None:
-    for kind in KINDS:
+    for kind in (kind for kind in KINDS if kind.file):
         read = read_rows(DATA / kind.file, KINDS)
         assert {row.kind.name for row in read} == {kind.name}
         assert all(set(row.sizes) == set(kind.columns) for row in read)
@@ -208,6 +237,9 @@ def test_a_row_that_the_machine_has_no_room_for_is_refused_and_told(tmp_path: Pa
     assert "asks for 80000 bytes" in compared[1].emulated.note
     of = errors(compared)
     assert (of.rows, of.refused, of.median_error, of.worst_error) == (3, 2, 0.0, 0.0)
+    lines = [line for line in said(compared[:1], False) if isinstance(line, str)]
+    assert "  check: 1 row, all refused" in lines and lines[-1].startswith("  1 row: ")
+    draw(str(tmp_path / "refused.png"), compared[:1])  # without a warning, which would be an error here
 
 
 def _cycles(*size: int) -> float:

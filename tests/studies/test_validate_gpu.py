@@ -11,11 +11,11 @@ import pytest
 from meshrt.errors import UsageError
 from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.presets import find_gpu
-from meshrt.gpu.timing import NORM, plain_seconds, products_seconds, rows_seconds
+from meshrt.gpu.timing import ACTIVATE, NORM, ROTATE, plain_seconds, products_seconds, rows_seconds
 from meshrt.ranks.console import Console
 from meshrt.studies.validate import eager, validate
 from meshrt.studies.validate.errors import errors
-from meshrt.studies.validate.gpuallreduce import SYSTEMS, device_of, emulated
+from meshrt.studies.validate.gpuallreduce import BY_SOURCES, SYSTEMS, device_of, emulated
 from meshrt.studies.validate.gpulayers import DEVICES, seconds
 from meshrt.studies.validate.kinds import KINDS
 from meshrt.studies.validate.rows import DATA, read_rows
@@ -75,13 +75,35 @@ def test_a_row_is_what_the_device_took_for_its_kernels() -> None:
     a40 = find_gpu("a40")
     added = plain_seconds(a40, 300 * 4096, 3 * 2 * 300 * 4096)
     assert seconds(a40, sizes(FIRST[2])) == pytest.approx(a40.kernel_seconds + added)
+    for op, kernel, width, arrays in (  # phi-2 has no gate, and turns 32 of a head's 80 numbers
+        ("mlp_act", ACTIVATE, 10240 // 2, 2), ("attn_rope", ROTATE, 2 * 16 * 32, 2), ("input_layernorm", NORM, 2560, 2)
+    ):  # fmt: skip
+        alone = rows_seconds(a40, kernel, 200, width, 2 * arrays * 200 * width)
+        assert seconds(a40, sizes(f"A40,phi-2,2,{op},200,,,5,vidur")) == pytest.approx(a40.kernel_seconds + alone)
 
 
-def test_a_product_has_two_sides_and_a_ring_two_gpus() -> None:
+@pytest.mark.mpi(ranks=[1])
+def test_a_product_has_two_sides_and_a_ring_two_gpus(comm: Any) -> None:
     with pytest.raises(UsageError, match="k is 64 and n is None: products have both"):
         seconds(find_gpu("a40"), sizes("A40,Llama-2-7b-hf,4,q_proj,300,64,,5,vidur"))
     alone = emulated({"system": "a100_dgx", "gpus": 1, "gpus_per_node": 1, "bytes": 8})
     assert alone.value is None and "there have to be 2 GPUs" in alone.note
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_other_gpus_and_systems_are_by_their_presets_or_refused_row_by_row(tmp_path: Path, comm: Any) -> None:
+    (tmp_path / "layers.csv").write_text(
+        f"{LAYERS}\nH200,any,1,q,7,4096,4096,50,vidur\nV100,any,1,q,7,4096,4096,50,vidur\n"
+    )
+    lines = ["h100_dgx,8,8,67108864,450", "a40_pairwise_nvlink,4,4,67108864,5000", "tpu_dgx,8,8,2048,30"]
+    (tmp_path / "rounds.csv").write_text("\n".join(["system,gpus,gpus_per_node,bytes,microseconds", *lines]))
+    found = validate.validate(comm, Console(), [tmp_path / "layers.csv", tmp_path / "rounds.csv"])
+    h200, v100, dgx, pairs, tpu = [one.emulated for one in found]
+    assert h200.value is not None and v100.value is None and "V100 is no GPU of a preset" in v100.note
+    assert tpu.value is None and "tpu_dgx is not known" in tpu.note
+    for one, name, link in ((dgx, "h100", "nvlink"), (pairs, "a40", "pcie")):
+        device = device_of(BY_SOURCES[f"{name}_{'dgx' if link == 'nvlink' else 'pairwise_nvlink'}"], 4, 4)
+        assert device.link == link and one.value is not None and "no run of such a system was measured" in one.note
 
 
 @pytest.mark.parametrize(("wrong", "whose"), [("vidur", "Vidur"), ("LLMServingSim", "LLMServingSim")])
@@ -90,12 +112,13 @@ def test_an_operator_that_is_not_known(wrong: str, whose: str) -> None:
         seconds(find_gpu("a40"), sizes(f"A40,Llama-2-7b-hf,4,dance,300,,,5,{wrong}"))
 
 
+@pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize(
     ("row", "seconds_of_a_ring"),
     [("a100_dgx,8,8,2048", None), ("a100_dgx,8,8,67108864", 14), ("a100_dgx,2,1,67108864", 2),
      ("a100_dgx,8,4,8388608", 14), ("a100_pairwise_nvlink,4,4,67108864", 6), ("h100_pairwise_nvlink,2,2,67108864", 2)],
 )  # fmt: skip
-def test_an_all_reduce_takes_its_ring_or_the_last_host(row: str, seconds_of_a_ring: int | None) -> None:
+def test_an_all_reduce_takes_its_ring_or_the_last_host(row: str, seconds_of_a_ring: int | None, comm: Any) -> None:
     name, *numbers = row.split(",")
     gpus, in_node, nbytes = map(int, numbers)
     found = emulated({"system": name, "gpus": gpus, "gpus_per_node": in_node, "bytes": nbytes}).value
@@ -138,13 +161,10 @@ def test_pytorchs_operators_are_right() -> None:
     assert kernels(15) == 1
 
 
-def test_the_devices_hold_on_rows_that_they_were_not_found_on() -> None:
+@pytest.mark.mpi(ranks=[1])
+def test_the_devices_hold_on_rows_that_they_were_not_found_on(comm: Any) -> None:
     """Median errors, of each GPU's layers and of all-reduces."""
-    from mpi4py import MPI
-
-    found = validate.validate(
-        MPI.COMM_SELF, Console(), [DATA / "gpu_layers.csv", DATA / "gpu_allreduce.csv"], (), ["check"]
-    )
+    found = validate.validate(comm, Console(), [DATA / "gpu_layers.csv", DATA / "gpu_allreduce.csv"], (), ["check"])
     for kernel in (*(f"{gpu} layers" for gpu in DEVICES), "A100 all-reduce", "H100 all-reduce"):
         of = errors([one for one in found if one.kernel == kernel])
         assert of.refused == 0 and of.median_error is not None and of.median_error < 0.1, kernel
