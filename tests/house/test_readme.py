@@ -76,6 +76,14 @@ def test_the_readme_is_a_front_page():
     assert README.count("\n") <= 125
 
 
+def test_the_readme_is_as_far_off_real_machines_as_the_docs_say():
+    validation = (ROOT / "docs" / "validation.md").read_text()
+    said = re.findall(r"([\d.]+) % \((MeshGEMM|MeshGEMV)\)", " ".join(README.split()))
+    assert {kernel for _, kernel in said} == {"MeshGEMM", "MeshGEMV"}
+    for median, kernel in said:
+        assert re.search(rf"^\| {kernel}, check \| \d+ \| {re.escape(median)} % \|", validation, re.MULTILINE)
+
+
 def test_every_link_leads_somewhere():
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")]
     for page in pages:
