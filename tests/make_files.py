@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("meshrt", "programs", "models", "studies", "launch")
 HEAD = """# Files
 
-What each file says of itself in its first words; made by tests/make_docs.py. [The house](house.md) has the folders, what
-may import what, and walks through the files.
+What each file says of itself in its first words; made by tests/make_docs.py. [The house](house.md) has the folders,
+what may import what, and walks through the files.
 """
 
 
