@@ -16,7 +16,7 @@ from meshrt.several import Runs
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class TextTask:
     """`config` is the model's as its folder has it; `file` an option that keeps what one run did, if one is given."""
 
     machine: Machine
@@ -48,7 +48,7 @@ class Task:
         return Runs([{"prompts": None, "prompt_ids": ",".join(map(str, prompt.ids))} for prompt in prompts])
 
 
-def task_of(machine: Machine, options: GenerationOptions, files: Mapping[str, object]) -> Task:
+def task_of(machine: Machine, options: GenerationOptions, files: Mapping[str, object]) -> TextTask:
     """What the options ask for. `files` are those that keep what one run did, by option; None and ""
     are of options that are not given.
 
@@ -61,4 +61,4 @@ def task_of(machine: Machine, options: GenerationOptions, files: Mapping[str, ob
     given = [option for option, file in files.items() if file]
     for option in given:
         check_trace(options, option)
-    return Task(machine, options, folder, config, choice, given[0] if given else None)
+    return TextTask(machine, options, folder, config, choice, given[0] if given else None)
