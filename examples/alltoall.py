@@ -4,9 +4,8 @@ from typing import Annotated
 
 import numpy as np
 
-from meshrt.mesh.block import Block
-from meshrt.mesh.exchange.exchange import crossbar, exchange
-from meshrt.mesh.exchange.legs import Transfer
+from meshrt.mesh import Block, Transfer, crossbar
+from meshrt.mesh.exchange.exchange import exchange
 
 MESH = (4, 4)
 

@@ -5,11 +5,7 @@ from typing import Annotated
 
 import numpy as np
 
-from meshrt.mesh.block import Block
-from meshrt.mesh.tiles import gather, place
-from meshrt.mesh.wires.fabric import receive, send
-from meshrt.mesh.wires.routes import chain
-from meshrt.mesh.wires.tables import installed
+from meshrt.mesh import Block, chain, gather, installed, place, receive, send
 
 MESH = (4, 4)
 
@@ -35,5 +31,5 @@ def run(block: Block, *, size: Annotated[int, "rows and columns of a tile"] = 16
             for a in (tiles, grid):
                 a[..., 1:-1, 1:-1] = (a[..., 1:-1, :-2] + a[..., 1:-1, 2:] + a[..., :-2, 1:-1] + a[..., 2:, 1:-1]) / 4
             block.elementwise(inside, calls=4)
-    found = gather(block, inside[:, :, None, None], whole.shape) if block.payload else None
-    return {} if found is None else {"wrong": int((found != whole).sum())}
+    result = gather(block, inside[:, :, None, None], whole.shape) if block.payload else None
+    return {} if result is None else {"wrong": int((result != whole).sum())}

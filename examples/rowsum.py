@@ -4,8 +4,7 @@ from typing import Annotated
 
 import numpy as np
 
-from meshrt.mesh.block import Block
-from meshrt.mesh.collectives.allreduce import allreduce, ktree
+from meshrt.mesh import Block, allreduce, ktree
 
 MESH = (6, 4)  # unless --mesh says otherwise
 

@@ -4,12 +4,7 @@ from typing import Annotated
 
 import numpy as np
 
-from meshrt.mesh.block import Block
-from meshrt.mesh.collectives.allreduce import allreduce, ktree
-from meshrt.mesh.tiles import gather, place
-from meshrt.mesh.wires.fabric import transfer
-from meshrt.mesh.wires.routes import multicast
-from meshrt.mesh.wires.tables import installed
+from meshrt.mesh import Block, allreduce, gather, installed, ktree, multicast, place, transfer
 
 MESH = (6, 4)
 
@@ -34,5 +29,5 @@ def run(block: Block, *, m: Annotated[int, "A is m x k, B is k x n"] = 50, k: in
             allreduce(block, tree, total, out=total)
             keeps = x == row // share
             c[:, keeps, 0, row % share] = total[:, keeps]
-    found = gather(block, c, (m, n)) if block.payload else None
-    return {} if found is None else {"max_abs_error": float(abs(found - left.astype(float) @ right).max())}
+    product = gather(block, c, (m, n)) if block.payload else None
+    return {} if product is None else {"max_abs_error": float(abs(product - left.astype(float) @ right).max())}

@@ -5,11 +5,7 @@ from typing import Annotated
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.mesh.block import Block
-from meshrt.mesh.tiles import gather, place
-from meshrt.mesh.wires.fabric import transfer
-from meshrt.mesh.wires.routes import Path
-from meshrt.mesh.wires.tables import installed_paths
+from meshrt.mesh import Block, Path, gather, installed_paths, place, transfer
 
 MESH = (4, 4)
 
@@ -27,10 +23,10 @@ def run(block: Block, *, size: Annotated[int, "rows and columns of a tile"] = 16
         raise UsageError(f"mesh {n}x{block.mesh.height} is not square: the tile of core (x, y) goes to core (y, x)")
     matrix = np.random.default_rng(0).random((n * size, n * size), np.float32)
     tiles = place(block, "A", lambda rows, columns: matrix[rows, columns], matrix.shape, (n, n), np.float32)
-    there = block.tiles("A transposed", tiles.shape[2:], np.float32)
-    there[...] = tiles  # the diagonal stays
+    transposed = block.tiles("A transposed", tiles.shape[2:], np.float32)
+    transposed[...] = tiles  # the diagonal stays
     paths = [path(x, y) for x in range(n) for y in range(n) if x != y]
     with installed_paths(block.tables, paths) as ways, block.phase("transpose"):
-        transfer(block, ways, tiles, there)
-    whole = gather(block, there.swapaxes(-1, -2), matrix.shape) if block.payload else None
+        transfer(block, ways, tiles, transposed)
+    whole = gather(block, transposed.swapaxes(-1, -2), matrix.shape) if block.payload else None
     return {} if whole is None else {"wrong": int((whole != matrix.T).sum())}

@@ -23,7 +23,7 @@ def run(gpus: Gpus, *, size: Annotated[int, "rows and columns of the weights"] =
         slopes = [matmul(gpu, inputs[gpu.index].T, outputs[gpu.index]) for gpu in gpus.mine]
         shares = gpus.reduce_scatter(slopes, rows=True)
         own = [add(gpu, share, w[rows[gpu.index]]) for gpu, share, w in zip(gpus.mine, shares, ws, strict=True)]
-        ws = gpus.all_gather(own, [len(one) for one in rows], rows=True)
+        ws = gpus.all_gather(own, [len(part) for part in rows], rows=True)
         ws = gpus.reduce_sum(ws)  # of all replicas, to compare
     if not gpus.payload:
         return {"wrong": None}

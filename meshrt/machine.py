@@ -7,6 +7,8 @@ A machine is a folder of meshrt/ with a file machine.py in it, found by its name
     SHARED                                                         words that every machine understands for one of them:
                                                                    `size`, how many there are; `memory`, its limit
     PRESETS                                                        its devices, by name
+    SUMMARY                                                        what a sweep shows unless asked for other numbers
+    TIMELINE                                                       what a page says over a trace of so many devices
     ONE_MEMORY, QUICK                                              not of the mesh: all share one memory; a run by shape
                                                                    takes no longer than an error's message may
     gather(machine)                                                all ranks' counters: `Measured` at rank 0, else None

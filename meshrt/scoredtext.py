@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+import meshrt.mesh
 from meshrt.errors import UsageError
 
 MODULES = (  # that a program may import from
@@ -68,6 +69,8 @@ def _refused(node: ast.AST) -> str | None:
     match node:
         case ast.Import(names=names) if wrong := [alias.name for alias in names if not _known(alias.name)]:
             return f"imports {wrong[0]}"
+        case ast.ImportFrom(module="meshrt.mesh", names=names) if {a.name for a in names} <= {*meshrt.mesh.__all__}:
+            return None
         case ast.ImportFrom(module=module, names=names) if not _known(module or ""):
             if module == STAGE[0] and all(alias.name == STAGE[1] for alias in names):
                 return None

@@ -8,7 +8,8 @@
 On a W x H mesh all of them cut A, B and C into lcm(W, H) tiles along either axis, one a core where it is square.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import prod
 from time import perf_counter
 from typing import Annotated, Any, Literal
@@ -60,6 +61,31 @@ def run(
     times: Annotated[int, "how often; the host's time of all is in the report", AtLeast(1)] = 1,
 ) -> dict[str, Any]:
     """Multiply two random matrices, and compare the result with NumPy in float64."""
+    check_options(algorithm, transpose_b, reduce, segment, lockstep, steps_run)
+    if steps_run is not None and block.payload:
+        raise UsageError("--steps-run leaves numbers out: add --payload none")
+    shape_a, shape_b = (m, k), (n, k) if transpose_b else (k, n)
+    whole_a, whole_b = random_matrices(seed, shape_a, shape_b, dtype)
+    cut, storage = square(block.mesh), storage_type(dtype)
+    a = place(block, "A", lambda rows, columns: whole_a()[rows, columns], shape_a, cut, storage)
+    b = place(block, "B", lambda rows, columns: whole_b()[rows, columns], shape_b, cut, storage)
+    begin = perf_counter()
+    with product_of(block, algorithm, transpose_b, reduce, segment, lockstep, steps_run, times == 1) as multiply:
+        for _ in range(times):
+            c = multiply(a, b)
+    block.notes["product_seconds"] = perf_counter() - begin
+    if not block.payload:
+        return {}
+    product = gather(block, c, (m, n))
+    del a, b, c  # the comparison takes room of its own
+    hostmemory.give_back()
+    return compare(block, product, whole_a, (lambda: whole_b().T) if transpose_b else whole_b)
+
+
+def check_options(
+    algorithm: str, transpose_b: bool, reduce: str, segment: int | None, lockstep: bool, steps_run: int | None
+) -> None:
+    """UsageError for options that an algorithm has no use for."""
     if reduce == "ktree" and not transpose_b:
         raise UsageError("--reduce ktree is a way to compute A B^T: add --transpose-b")
     if transpose_b and algorithm != "meshgemm":
@@ -72,40 +98,32 @@ def run(
         raise UsageError(
             "--steps-run is for the loops of meshgemm, cannon and summa, not for allgather or --reduce ktree"
         )
-    if steps_run is not None and block.payload:
-        raise UsageError("--steps-run leaves numbers out: add --payload none")
-    shape_a, shape_b = (m, k), (n, k) if transpose_b else (k, n)
-    whole_a, whole_b = random_matrices(seed, shape_a, shape_b, dtype)
-    cut, storage = square(block.mesh), storage_type(dtype)
-    a = place(block, "A", lambda rows, columns: whole_a()[rows, columns], shape_a, cut, storage)
-    b = place(block, "B", lambda rows, columns: whole_b()[rows, columns], shape_b, cut, storage)
-    begin = perf_counter()
+
+
+TilesProduct = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of tiles of A and B
+
+
+@contextmanager
+def product_of(
+    block: Block, algorithm: str, transpose_b: bool, reduce: str, segment: int | None, lockstep: bool,
+    steps_run: int | None, once: bool,
+) -> Iterator[TilesProduct]:  # fmt: skip
+    """The product by that algorithm, with its routes installed. `once`: it is asked for one time only."""
     if algorithm in ("summa", "allgather"):
         with spreads(block, segment) as (along_x, along_y):
-            for _ in range(times):
-                if algorithm == "summa":
-                    c = summa(block, along_x, along_y, a, b, lockstep, steps_run)
-                else:
-                    c = allgather_gemm(block, along_x, along_y, a, b)
-    else:
-        with (interleaved_rings if algorithm == "meshgemm" else plain_rings)(block) as rings:
-            if transpose_b and reduce == "ktree":
-                with ktree(block, "x") as tree:
-                    for _ in range(times):
-                        c = meshgemm_t_by_tree(block, rings, tree, a, b)
+            if algorithm == "summa":
+                yield lambda a, b: summa(block, along_x, along_y, a, b, lockstep, steps_run)
             else:
-                for _ in range(times):
-                    if transpose_b:
-                        c = meshgemm_t(block, rings, a, b, sample=steps_run)
-                    else:
-                        c = meshgemm(block, rings, a, b, lockstep, sample=steps_run, once=times == 1)
-    block.notes["product_seconds"] = perf_counter() - begin
-    if not block.payload:
-        return {}
-    product = gather(block, c, (m, n))
-    del a, b, c  # the comparison takes room of its own
-    hostmemory.give_back()
-    return compare(block, product, whole_a, (lambda: whole_b().T) if transpose_b else whole_b)
+                yield lambda a, b: allgather_gemm(block, along_x, along_y, a, b)
+        return
+    with (interleaved_rings if algorithm == "meshgemm" else plain_rings)(block) as rings:
+        if not transpose_b:
+            yield lambda a, b: meshgemm(block, rings, a, b, lockstep, sample=steps_run, once=once)
+        elif reduce == "ring":
+            yield lambda a, b: meshgemm_t(block, rings, a, b, sample=steps_run)
+        else:
+            with ktree(block, "x") as tree:
+                yield lambda a, b: meshgemm_t_by_tree(block, rings, tree, a, b)
 
 
 def random_matrices(

@@ -7,18 +7,13 @@ import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.state import settings
-from meshrt.models.catalogue import find_model
-from meshrt.models.config import read_config
 from meshrt.models.quantize.head import checked_checkpoint
 from meshrt.options import grouped, values_of
 from meshrt.programs.compressing import CompressingOptions, compressed_by_shape
-from meshrt.programs.generation import options as shared
-from meshrt.programs.generation.choice import make_choice
 from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
 from meshrt.programs.generation.options import GenerationOptions
-from meshrt.programs.generation.prompt import read_prompt
-from meshrt.programs.generation.several import one_by_one
+from meshrt.programs.generation.task import task_of
 from meshrt.programs.mesh.engine import open_engine
 from meshrt.programs.mesh.mixture import make_mixture, report
 from meshrt.programs.mesh.onehead import one_head
@@ -43,41 +38,30 @@ def run(
 ) -> dict[str, Any] | Runs:
     """Generate text with a LLaMA, another model (docs/models.md) or a mixture of experts, also a quantized one."""
     arguments = values_of(options, how, compressed, codes)
-    folder = find_model(options.model)
-    config = read_config(folder, quantized=True)
-    choice = make_choice(options, cores.payload, config.eos_token_ids)
-    shared.check(options, cores.payload, config.layers)
-    shared.check_trace(options, cores.ledger.maps_path, "--maps")
-    shared.check_trace(options, None if cores.ledger.timeline is None else cores.ledger.timeline.path)
     messages = "" if cores.ledger.messages is None else cores.ledger.messages.options
-    shared.check_trace(options, messages, messages)
+    files = {"--maps": cores.ledger.maps_path, "--trace": cores.ledger.timeline, messages: messages}
+    task = task_of(cores, options, files)
     check_how(how, cores.payload, options.context)
     if options.prompts is not None:
-        kept = [(cores.ledger.maps_path, "--maps"), (cores.ledger.timeline, "--trace"), (messages, messages)]
-        files = next((name for given, name in kept if given), None)
-        positions = config.max_positions
-        return one_by_one(cores.control, cores.payload, folder, config.vocab_size, positions, options, files)
-    config = compressed_by_shape(config, cores.payload, compressed)
+        return task.one_by_one()
+    config = compressed_by_shape(task.config, cores.payload, compressed)
     config = quantized_by_shape(config, cores.payload, codes)
     check_quantized(config, how)
     config = with_activations(config, how.activations)
     if how.as_published:
         config, how = one_head(config, cores.payload), replace(how, layers_only=not cores.payload)
     config = config if options.layers is None else replace(config, layers=options.layers)
-    source = None
-    if cores.payload:
-        source = checked_checkpoint(folder, config)
-    words = read_prompt(cores.control, folder, config.vocab_size, options)
-    shared.check_positions(options, cores.payload, len(words), config.max_positions)
+    source = checked_checkpoint(task.folder, config) if cores.payload else None
+    words = task.prompt()
     keep = open_keep(cores, settings(cores), config, source, words, arguments, grows=True)
     kind = storage_type(how.dtype or config.dtype or "float32")
     mixture = make_mixture(cores, config, how, len(words.ids))
     with open_engine(cores, config, source, how, mixture, kind, words, options.max_new_tokens, keep.state) as engine:
-        generation = generate(cores, engine, words, choice, keep, options.logits is not None)
+        generation = generate(cores, engine, words, task.choice, keep, options.logits is not None)
     write_logits(cores.control, options, generation)
     run_of_each = [min(len(region.layers), how.layers_run or config.layers) for region in engine.regions]
     return {
-        **said(words, choice, generation.new),
+        **said(words, task.choice, generation.new),
         "head_groups": engine.chunks.groups,
         "decode_cores": list(how.decode_cores(cores.mesh)),
         "decode_regions": len(engine.regions),

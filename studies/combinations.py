@@ -6,6 +6,7 @@ from typing import Any
 
 from meshrt.emulate import sweep
 from meshrt.errors import UsageError, nearest
+from meshrt.machine import find_machine
 from meshrt.program import load_program, named, settings_of
 from meshrt.ranks.files import check_target, write_file
 from meshrt.report import Report
@@ -14,12 +15,6 @@ from meshrt.studies.files import check_matplotlib
 from meshrt.studies.plmr.subject import value_of
 
 MOST_RUNS = 1000
-SHOWN = {  # what a table has where nothing else is asked for
-    "mesh": ("hops", "stages", "link_bytes.max", "memory_bytes.max", "critical_path.cycles"),
-    "neuron": ("flops", "hbm_bytes.read", "sbuf_bytes.max", "critical_path.seconds"),
-    "gpu": ("flops", "memory_traffic.total", "memory_bytes.max", "critical_path.seconds"),
-    "arm": ("operations", "dram_bytes.total", "memory_bytes.max", "critical_path.seconds"),
-}
 
 Axes = dict[str, list[Any]]
 
@@ -59,7 +54,7 @@ def run(program: str, on: str | None, chosen: Axes, payload: bool, comm: Any) ->
 
 def table(chosen: Axes, reports: Sequence[Report], show: str | None) -> tuple[list[str], list[list[Any]]]:
     """Header and rows: the options that change, the numbers, and why a run was refused, where one was. UsageError."""
-    shown = [part.strip() for part in show.split(",")] if show else [*SHOWN[reports[0].machine]]
+    shown = [part.strip() for part in show.split(",")] if show else [*find_machine(reports[0].machine).SUMMARY]
     changing = [name for name, values in chosen.items() if len(values) > 1]
     settings: list[dict[str, Any]] = [{}]
     for name, values in chosen.items():

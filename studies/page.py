@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from html import escape
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,12 +25,6 @@ from meshrt.studies.traces import RunTrace
 from meshrt.units import of
 
 MOST = 256  # cells of a picture along a side: of more cores a cell is a square
-PRESETS = {
-    "mesh": ("presets", "PRESETS"),
-    "neuron": ("device", "NEURON_PRESETS"),
-    "gpu": ("presets", "GPU_PRESETS"),
-    "arm": ("device", "ARM_PRESETS"),
-}
 STYLE = """
 :root{color-scheme:light dark;--line:#8886;--bar:#cc4778}
 body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:0 auto;padding:1rem}
@@ -148,9 +141,7 @@ def again(report: Mapping[str, Any]) -> str:
 
 def _preset(report: Mapping[str, Any]) -> dict[str, Any]:
     """The device of that name as it is by itself; empty for one of the user's own."""
-    machine = report["machine"]
-    module, presets = PRESETS[machine]
-    device = getattr(import_module(f"meshrt.{machine}.{module}"), presets).get(report["device"]["name"])
+    device = find_machine(report["machine"]).PRESETS.get(report["device"]["name"])
     return {} if device is None else asdict(device)
 
 

@@ -16,6 +16,7 @@ from meshrt.programs.gpu.batch import Tokens
 from meshrt.programs.gpu.opening import open_model, open_weights
 from meshrt.programs.gpu.request import Request
 from meshrt.programs.gpu.steps import CacheSteps
+from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
 from meshrt.studies.grid import Cell, Grid, put
@@ -69,11 +70,9 @@ def _saving(model: str, tp: int, batch: int, scheme: str, kv: str) -> Saving:
 
 def _ready(model: str, tp: int, batch: int, scheme: str, kv: str, static: bool) -> tuple[CacheSteps, list[Tokens]]:
     """A model with prompts in its cache, and one new token of each."""
-    from mpi4py import MPI
-
     folder = find_model(model)
     family = read_family(folder)
-    gpus = Gpus(tp, find_gpu("a800"), Control(MPI.COMM_SELF, Board.alone(), "control"), static=static)
+    gpus = Gpus(tp, find_gpu("a800"), Control(Alone(), Board.alone(), "control"), static=static)
     requests = [Request(at, tuple(range(3, 3 + PROMPT)), 8) for at in range(batch)]
     steps = open_model(gpus, family, open_weights(gpus, folder, family), scheme, kv, requests)
     for request in requests:

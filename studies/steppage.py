@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from meshrt.machine import find_machine
 from meshrt.studies.traces import (
     TOTAL,
     PathRow,
@@ -20,15 +21,6 @@ from meshrt.studies.traces import (
 PageRows = tuple[list[str], list[list[str]]]  # a table: its header, and its rows
 MOST = 12  # kinds of a timeline that have a row: the others are added up
 PACKET = {"links": "busy links", "on_the_way": "on its way", "ramp": "busy ramp", "tail": "the rest of it"}
-WORDS = {
-    "mesh": "The part of the time that cores were at each: the mean of the {:,} of the trace, along the diagonal or as"
-            " --trace-cores chose them. A packet leaves while its core goes on: sending is no time of a core but where"
-            " its software relays, adds or runs on packets.",
-    "gpu": "The part of the time that kernels of each name ran, and that collectives took: the mean of all GPUs, {:,}.",
-    "neuron": "The part of the time that each engine and each DMA queue was busy: the mean of all NeuronCores, {:,}."
-              " They work side by side and add up to more or less than the time; the last row is the time with none.",
-    "arm": "The part of the time that cores were at each: the mean of all, {:,}.",
-}  # fmt: skip
 RULE = (
     " The longest of each phase have a row, as many of each; those between two of them are one row, added up, with what"
     " they were most."
@@ -148,4 +140,5 @@ def timeline_of(report: Mapping[str, Any], trace: RunTrace | None) -> tuple[str,
         )
     rows = [[kind, *(f"{share:.1%}" for share in row)] for kind, row in [*most, last] if max(row) >= 0.0005]
     count = len(trace.tracks)
-    return f"{WORDS[machine].format(count)} {NEVER if len(names) == 1 else ''}".strip(), (["", *names], rows)
+    text = find_machine(machine).TIMELINE.format(count)
+    return f"{text} {NEVER if len(names) == 1 else ''}".strip(), (["", *names], rows)

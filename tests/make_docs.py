@@ -4,6 +4,7 @@ meshrt/schema/report.json    the JSON schema of reports, from the machines' fiel
 docs/machine.md              its table of counters, from there as well
 docs/options.md              what every setting moves, from tests/settings.py
 docs/api.md, glossary.md     from docstrings, and from meshrt/words.py (make_api.py)
+docs/files.md                from the first words of each file (make_files.py)
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from device_settings import DEVICES, HOW, NO_EFFECT, ON, PAYLOAD
 from device_settings import MACHINES as OPTIONS
 from make_api import api, glossary
+from make_files import files
 from settings import BASE, REFUSED, ROWS, Row
 
 from meshrt.arm.device import ArmDevice
@@ -217,6 +219,7 @@ def texts() -> dict[Path, str]:
         ROOT / "docs" / "options.md": options(),
         ROOT / "docs" / "api.md": api(),
         ROOT / "docs" / "glossary.md": glossary(),
+        ROOT / "docs" / "files.md": files(),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from traceback import format_exc
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.device import Device
 from meshrt.mesh.wires.routes import Route
 from meshrt.program import load_program
+
+STUCK_SECONDS = 3.0  # how long a rank that failed waits for others that may wait for it
 
 
 def end(block: Block, program: str = "test", arguments: Any = None, result: Any = None) -> dict[str, Any]:
@@ -93,3 +96,33 @@ def on_one_rank(comm: Any, work: Callable[[Any], Any]) -> Any:
     found = work(MPI.COMM_SELF) if comm.rank == 0 else None
     meet(comm)
     return comm.bcast(found)
+
+
+class StuckError(BaseException):
+    """A rank has failed and others wait for it. Nothing that catches exceptions holds it up: the test ends here."""
+
+
+def on_first(comm: Any, ranks: int, work: Callable[[Any], None]) -> None:
+    """`work` on the first so many ranks of `comm`, with a communicator of theirs; the others sleep meanwhile.
+
+    A failure is the same on all ranks, raised in one line: hypothesis, which may have drawn how many they are, has to
+    draw the same examples next on all.
+    """
+    from mpi4py import MPI
+
+    part = comm.Split(0 if comm.rank < ranks else MPI.UNDEFINED, comm.rank)
+    failure = ""
+    if part != MPI.COMM_NULL:
+        try:
+            work(part)
+        except Exception:
+            failure = f"on rank {comm.rank} of {ranks}:\n{format_exc()}"
+    met, deadline = comm.Ibarrier(), time.monotonic() + STUCK_SECONDS
+    while not met.Test():
+        if failure and time.monotonic() > deadline:
+            raise StuckError(failure)
+        time.sleep(0.001)
+    failures = [text for text in comm.allgather(failure) if text]
+    assert not failures, "\n".join(failures)
+    if part != MPI.COMM_NULL:
+        part.Free()

@@ -58,8 +58,8 @@ def build_editable(
 def _shipped() -> list[str]:
     """What to ask the package index for."""
     wanted = os.environ.get("MESHRT_CORE") != "numpy" and _own_compiler() is None
-    there = platform.system() in ("Linux", "Darwin") and platform.machine() in ("x86_64", "aarch64", "arm64")
-    return [SHIPPED] if wanted and there else []
+    is_known = platform.system() in ("Linux", "Darwin") and platform.machine() in ("x86_64", "aarch64", "arm64")
+    return [SHIPPED] if wanted and is_known else []
 
 
 def _choose_compiler() -> None:

@@ -4,13 +4,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from meshrt.mesh.block import Block
-from meshrt.mesh.wires import routes
-from meshrt.mesh.wires.fabric import transfer
-from meshrt.mesh.wires.tables import installed
+from meshrt.mesh import Block, installed, interleaved_ring, ring, transfer
 
 MESH = (8, 1)
-PATTERNS = {"plain": routes.ring, "interleaved": routes.interleaved_ring}
+PATTERNS = {"plain": ring, "interleaved": interleaved_ring}
 
 
 def run(

@@ -4,10 +4,7 @@ from typing import Annotated
 
 import numpy as np
 
-from meshrt.mesh.block import Block
-from meshrt.mesh.wires.fabric import transfer
-from meshrt.mesh.wires.routes import interleaved_ring
-from meshrt.mesh.wires.tables import installed
+from meshrt.mesh import Block, installed, interleaved_ring, transfer
 
 MESH = (8, 1)
 

@@ -18,12 +18,14 @@ from meshrt.ranks.files import check_target
 from meshrt.ranks.trace import begin_trace, write_trace
 
 __all__ = [
-    "ONE_MEMORY", "PRESETS", "QUICK", "SHARED", "ceilings", "fullest", "gather", "open_machine", "rows", "title",
-    "with_memory",
+    "ONE_MEMORY", "PRESETS", "QUICK", "SHARED", "SUMMARY", "TIMELINE", "ceilings", "fullest", "gather",
+    "open_machine", "rows", "title", "with_memory",
 ]  # fmt: skip
 
 SHARED = {"size": "cores", "memory": "dram"}
 PRESETS = ARM_PRESETS
+SUMMARY = "operations", "dram_bytes.total", "memory_bytes.max", "critical_path.seconds"
+TIMELINE = "The part of the time that cores were at each: the mean of all, {:,}."
 ONE_MEMORY, QUICK = True, False
 
 

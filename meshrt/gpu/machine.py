@@ -21,12 +21,14 @@ from meshrt.ranks.files import check_target
 from meshrt.ranks.trace import begin_trace, write_trace
 
 __all__ = [
-    "ONE_MEMORY", "PRESETS", "QUICK", "SHARED", "ceilings", "fullest", "gather", "open_machine", "rows", "title",
-    "with_memory",
+    "ONE_MEMORY", "PRESETS", "QUICK", "SHARED", "SUMMARY", "TIMELINE", "ceilings", "fullest", "gather",
+    "open_machine", "rows", "title", "with_memory",
 ]  # fmt: skip
 
 SHARED = {"size": "tp", "memory": "gpu_memory"}
 PRESETS = GPU_PRESETS
+SUMMARY = "flops", "memory_traffic.total", "memory_bytes.max", "critical_path.seconds"
+TIMELINE = "The part of the time that kernels of each name ran, and that collectives took: the mean of all GPUs, {:,}."
 ONE_MEMORY, QUICK = False, True
 
 

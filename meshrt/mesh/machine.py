@@ -21,9 +21,17 @@ from meshrt.ranks.console import Console
 from meshrt.ranks.devicemaps import check_maps
 from meshrt.ranks.files import check_target
 
-__all__ = ["PRESETS", "SHARED", "ceilings", "gather", "open_machine", "rows", "title"]
+__all__ = [
+    "PRESETS", "SHARED", "SUMMARY", "TIMELINE", "ceilings", "gather", "open_machine", "rows", "title",
+]  # fmt: skip
 
 SHARED = {"size": "mesh", "memory": "core_memory"}
+SUMMARY = "hops", "stages", "link_bytes.max", "memory_bytes.max", "critical_path.cycles"
+TIMELINE = (
+    "The part of the time that cores were at each: the mean of the {:,} of the trace, along the diagonal or as"
+    " --trace-cores chose them. A packet leaves while its core goes on: sending is no time of a core but where"
+    " its software relays, adds or runs on packets."
+)
 
 
 def open_machine(

@@ -19,12 +19,17 @@ from meshrt.ranks.files import check_target
 from meshrt.ranks.trace import begin_trace, write_trace
 
 __all__ = [
-    "ONE_MEMORY", "PRESETS", "QUICK", "SHARED", "ceilings", "fullest", "gather", "open_machine", "rows", "title",
-    "with_memory",
+    "ONE_MEMORY", "PRESETS", "QUICK", "SHARED", "SUMMARY", "TIMELINE", "ceilings", "fullest", "gather",
+    "open_machine", "rows", "title", "with_memory",
 ]  # fmt: skip
 
 SHARED = {"size": "cores", "memory": "sbuf_bytes"}
 PRESETS = NEURON_PRESETS
+SUMMARY = "flops", "hbm_bytes.read", "sbuf_bytes.max", "critical_path.seconds"
+TIMELINE = (
+    "The part of the time that each engine and each DMA queue was busy: the mean of all NeuronCores, {:,}."
+    " They work side by side and add up to more or less than the time; the last row is the time with none."
+)
 ONE_MEMORY, QUICK = False, False
 
 

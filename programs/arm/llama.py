@@ -6,9 +6,8 @@ from typing import Any
 from meshrt.arm.soc import Soc
 from meshrt.arm.state import settings
 from meshrt.errors import UsageError
-from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import check_shapes, open_checkpoint
-from meshrt.models.config import Config, read_config
+from meshrt.models.config import Config
 from meshrt.models.family import family_of, first_unlike
 from meshrt.models.matrix import Experts
 from meshrt.models.quantize.head import shifted_norms
@@ -17,13 +16,10 @@ from meshrt.programs.arm.engine import ArmEngine
 from meshrt.programs.arm.kv import ArmLayerCache
 from meshrt.programs.arm.load import place_model, scheme_of
 from meshrt.programs.arm.options import CacheOptions, CodeOptions, WorkOptions
-from meshrt.programs.generation import options as shared
-from meshrt.programs.generation.choice import make_choice
 from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
 from meshrt.programs.generation.options import GenerationOptions
-from meshrt.programs.generation.prompt import read_prompt
-from meshrt.programs.generation.several import one_by_one
+from meshrt.programs.generation.task import task_of
 from meshrt.programs.routing import Routing, imbalance, make_routing
 from meshrt.several import Runs
 from meshrt.whole import whole
@@ -53,26 +49,18 @@ def run(
       meshrt run llama-tiny --on arm --device phone --split rate --kv int8
       meshrt run llama3.2-1b --on arm --payload none --prompt-tokens 64 --max-new-tokens 4 --attention concat
     """
-    folder = find_model(options.model)
-    config = read_config(folder, quantized=True)
-    choice = make_choice(options, soc.payload, config.eos_token_ids)
-    shared.check(options, soc.payload, config.layers)
-    shared.check_trace(options, soc.trace_path)
-    shared.check_trace(options, soc.maps_path, "--maps")
+    task = task_of(soc, options, {"--trace": soc.trace_path, "--maps": soc.maps_path})
     if options.prompts is not None:
-        kept = "--trace" if soc.trace_path else "--maps" if soc.maps_path else None
-        positions = config.max_positions
-        return one_by_one(soc.control, soc.payload, folder, config.vocab_size, positions, options, kept)
-    scheme = scheme_of(config, codes)
-    config = config if options.layers is None else replace(config, layers=options.layers)
+        return task.one_by_one()
+    scheme = scheme_of(task.config, codes)
+    config = task.config if options.layers is None else replace(task.config, layers=options.layers)
     check_layers(soc, config, work.layers_run, work.flash)
     source = None
     if soc.payload:
-        source = open_checkpoint(folder, config)
+        source = open_checkpoint(task.folder, config)
         check_shapes(source, config)
         source = replace(source, rebuilt=shifted_norms(source, config))
-    words = read_prompt(soc.control, folder, config.vocab_size, options)
-    shared.check_positions(options, soc.payload, len(words), config.max_positions)
+    words = task.prompt()
     chunk = chunk_of(caching, len(words), len(words) + options.max_new_tokens)
     keep = open_keep(
         soc,
@@ -87,9 +75,9 @@ def run(
     placed = place_model(soc, config, scheme, source, work.split, work.flash, work.layers_run, drawn)
     caches = layer_caches(soc, config, caching, chunk, len(placed.layers))
     engine = ArmEngine(soc, placed, caches)
-    generation = generate(soc, engine, words, choice, keep, options.logits is not None)
+    generation = generate(soc, engine, words, task.choice, keep, options.logits is not None)
     write_logits(soc.control, options, generation)
-    return {**said(words, choice, generation.new), **facts(config, engine)}
+    return {**said(words, task.choice, generation.new), **facts(config, engine)}
 
 
 def layer_caches(

@@ -77,9 +77,9 @@ def check(options: GenerationOptions, payload: bool, layers: int) -> None:
             raise UsageError("--logits are numbers, of which --payload none has none: leave one of the two away")
 
 
-def check_trace(options: GenerationOptions, path: str | None, option: str = "--trace") -> None:
-    """UsageError for a trace, or for maps, of a generation that keeps states."""
-    if options.checkpoint is not None and path:
+def check_trace(options: GenerationOptions, option: str) -> None:
+    """UsageError for a trace, or for maps, as that option asks for, of a generation that keeps states."""
+    if options.checkpoint is not None:
         raise UsageError(f"{option} has all that ran, and --checkpoint keeps nothing of it: leave one of the two away")
 
 

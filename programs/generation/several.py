@@ -6,10 +6,9 @@ from typing import Any
 
 from meshrt.errors import UsageError
 from meshrt.programs.generation.given import INPUT, read_shared
-from meshrt.programs.generation.options import GenerationOptions, check_positions
+from meshrt.programs.generation.options import GenerationOptions
 from meshrt.programs.generation.prompt import Prompt, encoded
 from meshrt.ranks.control import Control
-from meshrt.several import Runs
 
 
 def check_several(options: GenerationOptions) -> None:
@@ -27,28 +26,6 @@ def check_several(options: GenerationOptions) -> None:
         raise UsageError("--prompts has the likeliest tokens: leave --temperature away, or give one --prompt")
     if options.checkpoint is not None:
         raise UsageError("--checkpoint keeps the state of one prompt: leave --prompts away, or the checkpoint")
-
-
-def one_by_one(
-    control: Control,
-    payload: bool,
-    folder: Path,
-    vocabulary: int,
-    most: int,
-    options: GenerationOptions,
-    kept: str | None = None,
-) -> Runs:
-    """A run for each prompt of a file, on a machine that is as new: what is measured of it is what it takes alone.
-
-    `most` positions has the model; `kept` is an option that has a file of one run. UsageError, ModelError.
-    """
-    check_several(options)
-    if kept is not None:
-        raise UsageError(f"{kept} is of one run, and --prompts has one for each prompt: leave one of the two away")
-    prompts = read_prompts(control, folder, vocabulary, options)
-    for prompt in prompts:
-        check_positions(options, payload, len(prompt), most)
-    return Runs([{"prompts": None, "prompt_ids": ",".join(map(str, prompt.ids))} for prompt in prompts])
 
 
 def read_prompts(control: Control, folder: Path, vocabulary: int, options: GenerationOptions) -> list[Prompt]:

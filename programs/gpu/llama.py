@@ -8,16 +8,14 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.state import settings
-from meshrt.models.catalogue import find_model
-from meshrt.models.family import read_family
+from meshrt.models.family import family_of
 from meshrt.options import AtLeast, grouped, values_of
-from meshrt.programs.generation import options as shared
-from meshrt.programs.generation.choice import make_choice
 from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
 from meshrt.programs.generation.options import GenerationOptions
 from meshrt.programs.generation.prompt import read_prompt
 from meshrt.programs.generation.several import check_several, read_prompts
+from meshrt.programs.generation.task import task_of
 from meshrt.programs.gpu.engine import GpuEngine
 from meshrt.programs.gpu.mixing import mixing_of, told_experts
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
@@ -104,17 +102,12 @@ class Text:
 
 def write(gpus: Gpus, options: GenerationOptions, how: GpuOptions, codes: CompensatedOptions) -> Text:
     """Generate what is asked for."""
-    folder = find_model(options.model)
-    family = read_family(folder, quantized=True)
-    choice = make_choice(options, gpus.payload, family.stop)
-    shared.check(options, gpus.payload, len(family.layers))
-    shared.check_trace(options, gpus.trace_path)
-    shared.check_trace(options, gpus.maps_path, "--maps")
-    source = open_weights(gpus, folder, family)
+    task = task_of(gpus, options, {"--trace": gpus.trace_path, "--maps": gpus.maps_path})
+    family = family_of(task.config)
+    source = open_weights(gpus, task.folder, family)
     family = shaped(gpus, quantized_by_shape(gpus, family, how, codes), how.ratio, options.layers)
     hold, mixing = hold_of(family, how), mixing_of(gpus, family, how)
-    prompt = read_prompt(gpus.control, folder, family.vocabulary, options)
-    shared.check_positions(options, gpus.payload, len(prompt), family.max_positions)
+    prompt = task.prompt()
     keep = open_keep(gpus, settings(gpus), family, source, prompt, values_of(options, how, codes))
     request = Request(0, prompt.ids or (0,) * prompt.context, options.max_new_tokens)
     steps = open_model(
@@ -123,11 +116,11 @@ def write(gpus: Gpus, options: GenerationOptions, how: GpuOptions, codes: Compen
     )  # fmt: skip
     check_room(steps.cache.pages, [request])
     engine = GpuEngine(gpus, steps, request)
-    generation = generate(gpus, engine, prompt, choice, keep, options.logits is not None)
+    generation = generate(gpus, engine, prompt, task.choice, keep, options.logits is not None)
     steps.close()
     write_logits(gpus.control, options, generation)
     return Text(
-        said(prompt, choice, generation.new),
+        said(prompt, task.choice, generation.new),
         len(family.layers),
         engine,
         told(family, hold) | told_experts(gpus, mixing, family, steps.model.layers_run),
@@ -138,19 +131,17 @@ def in_groups(
     gpus: Gpus, options: GenerationOptions, how: GpuOptions, codes: CompensatedOptions, micro_batches: int | None
 ) -> dict[str, Any]:  # fmt: skip
     """Generate on replicas of pipelines: what is told of it."""
-    folder = find_model(options.model)
-    family = read_family(folder, quantized=True)
-    choice = make_choice(options, gpus.payload, family.stop)
-    shared.check(options, gpus.payload, len(family.layers))
-    source = open_weights(gpus, folder, family)
+    task = task_of(gpus, options, {})
+    family, choice = family_of(task.config), task.choice
+    source = open_weights(gpus, task.folder, family)
     family = shaped(gpus, quantized_by_shape(gpus, family, how, codes), how.ratio, options.layers)
     hold = hold_of(family, how)
     check_pipeline(gpus, family, options, how)
     if options.prompts is None:
-        words = [read_prompt(gpus.control, folder, family.vocabulary, options)]
+        words = [read_prompt(gpus.control, task.folder, family.vocabulary, options)]
     else:
         check_several(options)
-        words = read_prompts(gpus.control, folder, family.vocabulary, options)
+        words = read_prompts(gpus.control, task.folder, family.vocabulary, options)
     if len(words) < gpus.dp:
         raise UsageError(f"--dp is {gpus.dp}, and there is a prompt for {len(words)}: give more --prompts")
     requests = [Request(at, each.ids, choice.limit, stop=choice.stop) for at, each in enumerate(words)]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -207,29 +208,21 @@ def open_engine(
             "--decode-mesh: tiles of packed codes are not cut anew on the way from prefill to decode; let both have"
             f" {mesh.width}x{mesh.height} cores, or run the model that this one was made from"
         )
+    opened_on = partial(open_regions, config=config, dtype=dtype, room=room, kv=how.kv, mixture=mixture, apart=apart)
+    opened_to_begin = partial(opened_on, turned=begun, as_published=how.as_published)
     with ExitStack() as stack:
 
         def elsewhere(source: Checkpoint | None) -> tuple[list[Region], Chunks]:
             decode_block = block.another("decode", *cores)
             cut = cut_dimensions(decode_block, config, chunks.groups)
-            name = "decode region"
-            return open_regions(
-                stack, decode_block, config, cut, source, dtype, regions, room, how.kv, mixture, name, True, apart
-            ), cut  # fmt: skip
+            return opened_on(stack, decode_block, cut, source, regions, name="decode region", turned=True), cut
 
         if block.payload:
             with way_out(), ExitStack() as trial:
-                shapes = replace(block, payload=False)
-                open_regions(
-                    trial, shapes, config, chunks, None, dtype, how.regions, room, how.kv, mixture, turned=begun,
-                    apart=apart, as_published=how.as_published,
-                )  # fmt: skip
+                opened_to_begin(trial, replace(block, payload=False), chunks, None, how.regions)
         prefill_source = None if begun and moves else source
         with way_out():
-            opened = open_regions(
-                stack, block, config, chunks, prefill_source, dtype, how.regions, room, how.kv, mixture, turned=begun,
-                apart=apart, as_published=how.as_published,
-            )  # fmt: skip
+            opened = opened_to_begin(stack, block, chunks, prefill_source, how.regions)
         caches = [region.cache for region in opened]
         if begun and moves:
             opened, chunks = elsewhere(source)

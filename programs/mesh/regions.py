@@ -43,9 +43,9 @@ class Region:
 
 
 def open_regions(
-    stack: ExitStack, block: Block, config: Config, chunks: Chunks, checkpoint: Checkpoint | None, dtype: Any,
-    count: int, room: int, kv: Policy, mixture: Mixture | None = None, name: str = "region", turned: bool = False,
-    apart: bool = False, as_published: bool = False,
+    stack: ExitStack, block: Block, chunks: Chunks, checkpoint: Checkpoint | None, count: int, *, config: Config,
+    dtype: Any, room: int, kv: Policy, mixture: Mixture | None, apart: bool, name: str = "region", turned: bool = False,
+    as_published: bool = False,
 ) -> list[Region]:  # fmt: skip
     """Load a model into so many regions, the first being the block's own cores; the caches are empty. LimitError.
 

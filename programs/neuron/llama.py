@@ -6,8 +6,6 @@ from typing import Annotated, Any
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.models.catalogue import find_model
-from meshrt.models.config import read_config
 from meshrt.models.family import DENSE, check_plain, family_of
 from meshrt.models.quantize.head import checked_checkpoint
 from meshrt.neuron.cores import Cores
@@ -16,12 +14,10 @@ from meshrt.neuron.state import settings
 from meshrt.options import grouped, values_of
 from meshrt.programs.compressing import CompressingOptions, compressed_by_shape
 from meshrt.programs.generation import options as shared
-from meshrt.programs.generation.choice import make_choice
 from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
 from meshrt.programs.generation.options import GenerationOptions
-from meshrt.programs.generation.prompt import read_prompt
-from meshrt.programs.generation.several import one_by_one
+from meshrt.programs.generation.task import task_of
 from meshrt.programs.neuron.engine import NeuronEngine
 from meshrt.programs.neuron.model import place_model
 from meshrt.programs.neuron.padding import padded
@@ -68,37 +64,29 @@ def run(
         --max-new-tokens 2 --ratio 0.2               by shape, as if compressed
     """
     arguments = values_of(options, how, compressed, codes)
-    folder = find_model(options.model)
-    config = read_config(folder, quantized=True)
-    check_plain(family_of(config), folder, "a NeuronCore", ABLE)
-    choice = make_choice(options, cores.payload, config.eos_token_ids)
-    shared.check(options, cores.payload, config.layers)
-    shared.check_trace(options, cores.trace_path)
-    shared.check_trace(options, cores.maps_path, "--maps")
+    task = task_of(cores, options, {"--trace": cores.trace_path, "--maps": cores.maps_path})
+    check_plain(family_of(task.config), task.folder, "a NeuronCore", ABLE)
     if options.prompts is not None:
-        kept = "--trace" if cores.trace_path else "--maps" if cores.maps_path else None
-        positions = config.max_positions
-        return one_by_one(cores.control, cores.payload, folder, config.vocab_size, positions, options, kept)
-    config = compressed_by_shape(config, cores.payload, compressed)
+        return task.one_by_one()
+    config = compressed_by_shape(task.config, cores.payload, compressed)
     config = quantized_by_shape(config, cores.payload, codes)
     if how.stored and config.quantized:
         raise UsageError("--stored is of matrices as numbers, or of their factors, and this model's are in codes")
     config = config if options.layers is None else replace(config, layers=options.layers)
-    source = checked_checkpoint(folder, config) if cores.payload else None
-    words = read_prompt(cores.control, folder, config.vocab_size, options)
-    shared.check_positions(options, cores.payload, len(words), config.max_positions)
+    source = checked_checkpoint(task.folder, config) if cores.payload else None
+    words = task.prompt()
     keep = open_keep(cores, settings(cores), config, source, words, arguments)
     kind = DTYPES[how.dtype or config.dtype or "float32"]
     own_heads = config.heads
     config, weights = padded(config, source, cores.count)
     positions = len(words) + options.max_new_tokens
     engine = NeuronEngine(cores, config, place_model(cores, config, weights, kind, positions, how.stored))
-    generation = generate(cores, engine, words, choice, keep, options.logits is not None)
+    generation = generate(cores, engine, words, task.choice, keep, options.logits is not None)
     write_logits(cores.control, options, generation)
     decoded = engine.seconds("decode")
     multiplied = sum(1 for form in config.quantized.values() if form.rank)  # matrices
     return {
-        **said(words, choice, generation.new),
+        **said(words, task.choice, generation.new),
         "layers": config.layers,
         "ttft_seconds": engine.seconds("prefill"),
         "tpot_seconds": decoded / engine.steps if decoded is not None and engine.steps else None,

@@ -62,6 +62,7 @@ CHEATS = {
     + "    return {}\n",
     "line 2: uses meshrt.emulate": "import meshrt.mesh.block\nE = meshrt.emulate\n" + BEGIN + "    return {}\n",
     "line 1: imports * from meshrt.mesh.block": "from meshrt.mesh.block import *\n" + BEGIN + "    return {}\n",
+    "line 1: imports from meshrt.mesh": "from meshrt.mesh import Block, state\n" + BEGIN + "    return {}\n",
     "line 1: imports threading": "import threading\n" + BEGIN + "    return {}\n",
     "line 13: sets .matmul": BEGIN + "    block.matmul = np.matmul\n    return {}\n",
     "line 1: imports update_wrapper": "from functools import update_wrapper\n" + BEGIN + "    return {}\n",

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from measure import on_first
 from tiers import examples
 
 from meshrt.errors import UsageError
@@ -177,22 +178,34 @@ def test_who_gets_nothing_waits_for_nobody(comm: Any) -> None:
         assert times[group.mine.index(0)] == 1.0  # the chunks were there long before
 
 
+def check_call(comm: Any, kind: str, size: int, shape: list[int], root: int) -> None:
+    root %= size
+    for at, result, time, calls, _ in run(comm, kind, size, tuple(shape), root=root):
+        want = expected(kind, size, tuple(shape), root)[at]
+        assert result.shape == want.shape
+        np.testing.assert_allclose(result, want, rtol=1e-4, atol=1e-5)
+        assert calls == 1 and time >= 1e-6 * (at * 7 % 5)
+
+
+SHAPES = st.lists(st.integers(0, 6), min_size=1, max_size=3)
+
+
 @pytest.mark.mpi(ranks=[1])
 def test_any_size_shape_and_order_of_times(comm: Any) -> None:
     @settings(max_examples=examples(60))
-    @given(
-        st.sampled_from(KINDS),
-        st.integers(1, 9),
-        st.lists(st.integers(0, 6), min_size=1, max_size=3),
-        st.integers(0, 8),
-    )
+    @given(st.sampled_from(KINDS), st.integers(1, 9), SHAPES, st.integers(0, 8))
     def check(kind: str, size: int, shape: list[int], root: int) -> None:
-        root %= size
-        for at, found, time, calls, _ in run(comm, kind, size, tuple(shape), root=root):
-            want = expected(kind, size, tuple(shape), root)[at]
-            assert found.shape == want.shape
-            np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
-            assert calls == 1 and time >= 1e-6 * (at * 7 % 5)
+        check_call(comm, kind, size, shape, root)
+
+    check()
+
+
+@pytest.mark.mpi(ranks=[4])
+def test_so_on_any_number_of_ranks(comm: Any) -> None:
+    @settings(max_examples=examples(60))
+    @given(st.integers(2, 4), st.sampled_from(KINDS), st.integers(0, 5), SHAPES, st.integers(0, 8))
+    def check(ranks: int, kind: str, others: int, shape: list[int], root: int) -> None:
+        on_first(comm, ranks, lambda part: check_call(part, kind, ranks + others, shape, root))
 
     check()
 

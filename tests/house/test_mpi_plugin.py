@@ -54,6 +54,20 @@ def test_dies(comm):
     comm.Barrier()
 
 @pytest.mark.mpi(ranks=[3])
+def test_draws_ranks(comm):
+    from hypothesis import Phase, given, settings, strategies as st
+    from measure import on_first
+
+    @settings(derandomize=True, deadline=None, database=None, phases=[Phase.generate, Phase.shrink])
+    @given(st.integers(1, 3), st.integers(0, 1000))
+    def check(ranks, number):
+        def work(part):
+            assert part.rank == 0 or number < 21, f"{{number}} of {{ranks}}"
+        on_first(comm, ranks, work)
+
+    check()
+
+@pytest.mark.mpi(ranks=[3])
 def test_skips(comm):
     pytest.skip("not here")
 
@@ -100,7 +114,7 @@ def _section(output: str, test: str) -> str:
 
 
 def test_every_test_is_reported_once(output: str) -> None:
-    assert "4 failed, 6 passed, 1 skipped" in output
+    assert "5 failed, 6 passed, 1 skipped" in output
 
 
 def test_failed_rank_is_named_and_the_stuck_ones_are_ended(output: str) -> None:
@@ -113,6 +127,13 @@ def test_failed_rank_is_named_and_the_stuck_ones_are_ended(output: str) -> None:
 def test_failed_rank_is_named_when_the_others_pass(output: str) -> None:
     section = _section(output, "test_one_fails_others_pass[ranks=3]")
     assert "failed on rank 2 of 3" in section
+
+
+def test_drawn_ranks_fail_together_and_the_least_example_is_shown(output: str) -> None:
+    """Rank 0 passes, and rank 2 has nothing to do: yet all go on to the same examples, and end."""
+    section = _section(output, "test_draws_ranks[ranks=3]")
+    assert "21 of 2" in section
+    assert "failed on rank 0, 1, 2 of 3" in section
 
 
 def test_hang_is_ended_and_shows_where(output: str) -> None:

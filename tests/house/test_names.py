@@ -5,18 +5,22 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+import meshrt.mesh
+
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("launch", "meshrt", "models", "programs", "studies")
+FOLDERS = ("ci", "examples", "launch", "meshrt", "models", "programs", "studies")
 SAY_NOTHING = {"found", "one", "told", "asked", "known", "there", "here", "some", "thing", "what"}
 OF_THEIR_OWN = {  # what they hold has no other name
     ("meshrt/csl/builtins.py", "one"),  # the number
     ("models/stories.py", "thing"),  # of a story
     ("meshrt/commands/show.py", "what"),  # its option
 }
+PYTHON = "#!/usr/bin/env python3"  # how commands in ci/ begin that have no ending
 # Nodes of CSL's grammar are only ever named n.NAME or nodes.NAME: its words are not the house's.
 GRAMMAR = "meshrt/csl/nodes.py"
 TWICE = {  # classes and types' names that several files define, and why
@@ -34,7 +38,8 @@ TWICE = {  # classes and types' names that several files define, and why
 def trees() -> dict[str, ast.Module]:
     return {
         str(path.relative_to(ROOT)): ast.parse(path.read_text())
-        for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")
+        for folder in FOLDERS for path in (ROOT / folder).rglob("*")
+        if path.suffix == ".py" or (folder == "ci" and path.is_file() and path.read_text().startswith(PYTHON))
     }  # fmt: skip
 
 
@@ -96,3 +101,20 @@ def test_nodes_of_csl_are_named_as_such() -> None:
 def test_it_finds_types() -> None:
     text = "class Cell:\n    class Inner: ...\nRow = tuple[int, int]\nRows: TypeAlias = list[Row]\nHIGH = T = few = 3\n"
     assert [*types_of(ast.parse(text))] == ["Cell", "Row", "Rows"]
+
+
+def test_what_a_program_imports_from_the_mesh_is_what_its_modules_define() -> None:
+    """meshrt.mesh says each name three times: for types, for `import *`, and where it is when it is asked for."""
+    for_types = {
+        alias.name
+        for node in ast.walk(trees()["meshrt/mesh/__init__.py"])
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("meshrt.mesh.")
+        for alias in node.names
+    }
+    names = meshrt.mesh.__all__
+    assert for_types == {*names} and sorted(names) == names
+    for name in names:
+        assert getattr(meshrt.mesh, name).__name__ == name
+        assert find_spec(f"meshrt.mesh.{name}") is None, "a module of that name would take its place"
+    with pytest.raises(AttributeError, match="no attribute 'exchanges'"):
+        _ = meshrt.mesh.exchanges

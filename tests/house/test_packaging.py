@@ -13,6 +13,10 @@ from pathlib import Path
 
 import pytest
 
+import meshrt.machine
+from meshrt import kinds
+from meshrt.machine import find_machine, machines
+
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
@@ -284,3 +288,12 @@ def test_the_packages_licence_is_the_one_beside_it() -> None:
     assert (project["license"], project["license-files"]) == ("Apache-2.0", ["LICENSE"])
     assert "Apache License\n                           Version 2.0" in (ROOT / "LICENSE").read_text()
     assert project["authors"] == [{"name": "the meshrt developers"}]
+
+
+@pytest.mark.parametrize("name", machines())
+def test_a_machine_has_what_is_asked_of_it(name: str) -> None:
+    kind, of_devices = find_machine(name), {"ONE_MEMORY", "QUICK", "fullest", "with_memory"}
+    asked = {"PRESETS", "SHARED", "SUMMARY", "TIMELINE", "ceilings", "gather", "open_machine", "rows", "title"}
+    assert {*kind.__all__} == asked | (of_devices if name != "mesh" else set())
+    assert all(re.search(rf"\b{word}\b", str(meshrt.machine.__doc__)) for word in kind.__all__)
+    assert all(kinds.find(name, path) for path in kind.SUMMARY)

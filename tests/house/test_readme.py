@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from make_files import FOLDERS, first_words
 from mpi_jobs import Finished
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +77,14 @@ def test_the_readme_is_a_front_page():
     assert README.count("\n") <= 125
 
 
+def test_the_readme_is_as_far_off_real_machines_as_the_docs_say():
+    validation = (ROOT / "docs" / "validation.md").read_text()
+    said = re.findall(r"([\d.]+) % \((MeshGEMM|MeshGEMV)\)", " ".join(README.split()))
+    assert {kernel for _, kernel in said} == {"MeshGEMM", "MeshGEMV"}
+    for median, kernel in said:
+        assert re.search(rf"^\| {kernel}, check \| \d+ \| {re.escape(median)} % \|", validation, re.MULTILINE)
+
+
 def test_every_link_leads_somewhere():
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")]
     for page in pages:
@@ -90,6 +99,16 @@ def test_the_map_of_the_house_has_every_folder():
     assert len(folders) > 15
     for folder in folders:
         assert re.search(rf"\b{folder.name}/", house), folder
+
+
+def test_every_file_says_what_it_is_about():
+    """docs/files.md has these words."""
+    silent = [
+        str(path.relative_to(ROOT))
+        for folder in FOLDERS for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".c", ".h") and path.read_text().strip() and not first_words(path)
+    ]  # fmt: skip
+    assert not silent
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/adding.md", "docs/decisions/007-packaging.md"])

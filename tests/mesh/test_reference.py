@@ -11,7 +11,7 @@ import pytest
 import reference_fabric
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measure import marks, measured, on_one_rank, own, whole
+from measure import marks, measured, on_first, on_one_rank, own, whole
 from runs import new_block
 from tiers import examples
 from traced import traced
@@ -136,29 +136,45 @@ def links_of(found: reference_fabric.Outcome, shape: tuple[int, ...]) -> np.ndar
     return links
 
 
-@pytest.mark.mpi(ranks=[1, 2, 3, 4])
-def test_random_paths_that_meet_take_the_time_of_the_reference(comm):
-    """Static paths with turns, copies on the way, skewed clocks, several transfers under way: all cores and links."""
+def check_traffic(comm: Any, case: dict[str, Any]) -> None:
+    """All cores, links and counters after it are those of the reference."""
 
-    @settings(max_examples=examples(40 if comm.size == 1 else 15))
+    def expected(alone: Any) -> Any:
+        block = new_block(alone, case["mesh"], case["device"])
+        outcome, state = in_the_reference(block, lambda block: play(block, case))
+        late = measured(block)["out_of_order"]["packets"]
+        assert not (case["at_once"] and late)
+        assert late or np.array_equal(state, state_of(outcome, block.shape))
+        return state, links_of(outcome, block.shape), outcome.hops, outcome.messages, outcome.longest
+
+    state, links, hops, messages, longest = on_one_rank(comm, expected)
+    block = new_block(comm, case["mesh"], case["device"])
+    play(block, case)
+    assert np.array_equal(whole(block, block.clock.state.transpose(1, 2, 0)).transpose(2, 0, 1), state)
+    block.settle()
+    assert np.array_equal(whole(block, block.link_bytes.transpose(1, 2, 0)).transpose(2, 0, 1), links)
+    report = measured(block)
+    assert (report["hops"], report["messages"], report["max_hops"]) == (hops, messages, longest)
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_random_paths_that_meet_take_the_time_of_the_reference(comm):
+    """Static paths with turns, copies on the way, skewed clocks, several transfers under way."""
+
+    @settings(max_examples=examples(40))
     @given(traffic())
     def check(case: dict[str, Any]) -> None:
-        def expected(alone: Any) -> Any:
-            block = new_block(alone, case["mesh"], case["device"])
-            found, state = in_the_reference(block, lambda block: play(block, case))
-            late = measured(block)["out_of_order"]["packets"]
-            assert not (case["at_once"] and late)
-            assert late or np.array_equal(state, state_of(found, block.shape))
-            return state, links_of(found, block.shape), found.hops, found.messages, found.longest
+        check_traffic(comm, case)
 
-        state, links, hops, messages, longest = on_one_rank(comm, expected)
-        block = new_block(comm, case["mesh"], case["device"])
-        play(block, case)
-        assert np.array_equal(whole(block, block.clock.state.transpose(1, 2, 0)).transpose(2, 0, 1), state)
-        block.settle()
-        assert np.array_equal(whole(block, block.link_bytes.transpose(1, 2, 0)).transpose(2, 0, 1), links)
-        report = measured(block)
-        assert (report["hops"], report["messages"], report["max_hops"]) == (hops, messages, longest)
+    check()
+
+
+@pytest.mark.mpi(ranks=[4])
+def test_so_do_random_paths_on_any_number_of_ranks(comm):
+    @settings(max_examples=examples(45))
+    @given(st.sampled_from([2, 3, 4]), traffic())
+    def check(ranks: int, case: dict[str, Any]) -> None:
+        on_first(comm, ranks, lambda part: check_traffic(part, case))
 
     check()
 

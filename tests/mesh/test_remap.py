@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measure import measured
+from measure import measured, on_first
 from runs import new_block
 from tiers import examples
 
@@ -72,5 +72,20 @@ def test_any_cut_becomes_any_other(comm: Any) -> None:
         cuts = st.lists(st.integers(0, total), min_size=3, max_size=3).map(lambda inner: [0, *sorted(inner), total])
         before, after = data.draw(cuts), data.draw(cuts)
         assert check(comm, "x", before, after)["hops"] == 3 * distance(before, after)
+
+    any_cut()
+
+
+@pytest.mark.mpi(ranks=[4])
+def test_so_it_does_on_any_number_of_ranks(comm: Any) -> None:
+    cuts = st.lists(st.integers(0, 12), min_size=3, max_size=3).map(lambda inner: [0, *sorted(inner), 12])
+
+    @settings(max_examples=examples(40))
+    @given(st.sampled_from([2, 4]), st.sampled_from(["x", "y"]), cuts, cuts)
+    def any_cut(ranks: int, axis: str, before: list[int], after: list[int]) -> None:
+        def cut_anew(part: Any) -> None:
+            assert check(part, axis, before, after)["hops"] == 3 * distance(before, after)
+
+        on_first(comm, ranks, cut_anew)
 
     any_cut()

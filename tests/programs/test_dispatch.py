@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measure import measured
+from measure import measured, on_first
 from runs import new_block, run_program
 from tiers import examples
 
@@ -65,18 +65,32 @@ def test_pieces_arrive_and_hops_are_as_on_paper(way: DispatchWay, axis: str, com
     assert report == shapes
 
 
+NUMBERS = st.integers(0, N * PLACES - 1)
+PAIRS = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, unique_by=lambda pair: pair[1])  # from a place, to another
+
+
+def moves_of(pairs: list[tuple[int, int]]) -> PieceMoves:
+    before, after = np.array(pairs).T
+    return PieceMoves(before // PLACES, before % PLACES, after // PLACES, after % PLACES)
+
+
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize("way", WAYS)
 def test_any_pieces_go_anywhere(way: DispatchWay, comm: Any) -> None:
     @settings(max_examples=examples(8), deadline=None, database=None)
-    @given(
-        st.lists(st.tuples(st.integers(0, N * PLACES - 1), st.integers(0, N * PLACES - 1)), unique_by=lambda m: m[1])
-    )
+    @given(PAIRS)
     def any_pieces(pairs: list[tuple[int, int]]) -> None:
-        if not pairs:
-            return
-        before, after = np.array(pairs).T
-        check(comm, way, "y", PieceMoves(before // PLACES, before % PLACES, after // PLACES, after % PLACES), PLACES)
+        check(comm, way, "y", moves_of(pairs), PLACES)
+
+    any_pieces()
+
+
+@pytest.mark.mpi(ranks=[4])
+def test_so_they_do_on_any_number_of_ranks(comm: Any) -> None:
+    @settings(max_examples=examples(30))
+    @given(st.sampled_from([2, 3, 4]), st.sampled_from(WAYS), st.sampled_from(["x", "y"]), PAIRS)
+    def any_pieces(ranks: int, way: DispatchWay, axis: str, pairs: list[tuple[int, int]]) -> None:
+        on_first(comm, ranks, lambda part: check(part, way, axis, moves_of(pairs), PLACES))
 
     any_pieces()
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from measure import measured, on_one_rank, own, run_report, whole
+from measure import measured, on_first, on_one_rank, own, run_report, whole
 from runs import new_block
 from tiers import examples
 
@@ -89,34 +89,54 @@ def test_every_number_of_tokens_is_spread_evenly(height: int, comm):
         assert result["in_order"] is True
 
 
-@pytest.mark.mpi(ranks=RANKS)
-def test_any_start_is_spread_evenly_in_order_by_single_hops(comm):
-    width, height = MESH
+def check_spreading(comm: Any, held: list[int]) -> None:
+    """Rows of MESH that hold so many tokens each hold as many as can be afterwards, in order, by single hops."""
+    block, (width, height) = new_block(comm, MESH), MESH
+    with kv_cache(block, (2,), sum(held) + 2, "float32") as cache:
+        cache.add(np.array(held))
+        at = 0
+        for row, tokens_here in enumerate(held):
+            for place in range(tokens_here):
+                if row in range(height)[cache.rows]:
+                    cache.data[row - block.mesh.y0, :, place] = number(block, at, (2,))[0]
+                at += 1
+        spread_evenly(cache)
+        assert cache.held.tolist() == even(sum(held), height)
+        assert_in_order(cache)
+    # In order, what crosses between two rows is the surplus of all rows above; nothing goes there and back.
+    crossing = sum(abs(int(surplus)) for surplus in np.cumsum(np.array(held) - even(sum(held), height)))
+    report = measured(block)
+    assert report["hops"] == report["messages"] == width * crossing
+    assert report["max_hops"] == min(1, crossing)
 
+
+STARTS = st.lists(st.integers(0, 9), min_size=MESH[1], max_size=MESH[1])
+
+
+@pytest.mark.mpi(ranks=[1, 6, 9, 16])
+def test_any_start_is_spread_evenly_in_order_by_single_hops(comm):
     @settings(max_examples=examples(30 if comm.size < 6 else 10))
-    @given(st.lists(st.integers(0, 9), min_size=height, max_size=height))
+    @given(STARTS)
     @example([0, 0, 0, 0, 9])
     @example([9, 0, 0, 0, 0])
     @example([0, 0, 0, 0, 0])
     @example([3, 0, 9, 0, 1])
     def check(held: list[int]) -> None:
-        block = new_block(comm, MESH)
-        with kv_cache(block, (2,), sum(held) + 2, "float32") as cache:
-            cache.add(np.array(held))
-            at = 0
-            for row, tokens_here in enumerate(held):
-                for place in range(tokens_here):
-                    if row in range(height)[cache.rows]:
-                        cache.data[row - block.mesh.y0, :, place] = number(block, at, (2,))[0]
-                    at += 1
-            spread_evenly(cache)
-            assert cache.held.tolist() == even(sum(held), height)
-            assert_in_order(cache)
-        # In order, what crosses between two rows is the surplus of all rows above; nothing goes there and back.
-        crossing = sum(abs(int(surplus)) for surplus in np.cumsum(np.array(held) - even(sum(held), height)))
-        report = measured(block)
-        assert report["hops"] == report["messages"] == width * crossing
-        assert report["max_hops"] == min(1, crossing)
+        check_spreading(comm, held)
+
+    check()
+
+
+@pytest.mark.mpi(ranks=[4])
+def test_so_it_is_on_any_number_of_ranks(comm):
+    @settings(max_examples=examples(90))
+    @given(st.sampled_from([2, 3, 4]), STARTS)
+    @example(2, [0, 0, 0, 0, 9])
+    @example(3, [9, 0, 0, 0, 0])
+    @example(4, [0, 0, 0, 0, 0])
+    @example(4, [3, 0, 9, 0, 1])
+    def check(ranks: int, held: list[int]) -> None:
+        on_first(comm, ranks, lambda part: check_spreading(part, held))
 
     check()
 
