@@ -3,7 +3,7 @@
 Each rank would import the same modules, on cores that they share: for small works that is half of what a job takes. So
 the first process of a node to come starts a server, which imports what the command wants and then forks a child for
 each process that the launcher has started there. The child is the rank: it has that process's descriptors, environment
-and folder. The process itself stands in for it with the launcher (standin.py); if it ends, Linux kills the child.
+and folder. The process itself stands in for it with the launcher (shepherd.py); if it ends, Linux kills the child.
 
 The server has no threads and has not started MPI, so that a fork of it is a whole process. Nothing depends on it: where
 it is not known which processes are of one job, where their environments differ, or where the server fails, each imports
@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from zlib import crc32
 
-from meshrt.ranks import launcher, standin
+from meshrt.ranks import launcher, shepherd
 
 NAME = "MESHRT_FORKSERVER"
 PATIENCE = 60.0  # seconds without another rank, after which the server waits for no more
@@ -76,7 +76,7 @@ class Server:
             request.close()
             self.lines[child] = line
             with suppress(OSError):  # it has gone, and so has the child
-                line.sendall(standin.CHILD.pack(os.getpid(), child))
+                line.sendall(shepherd.CHILD.pack(os.getpid(), child))
         self.door.close()
         while self.lines:
             self._told(0)
@@ -87,7 +87,7 @@ class Server:
         child, status = os.waitpid(-1, flags)
         if child:
             with self.lines.pop(child) as line, suppress(OSError):
-                line.sendall(standin.STATUS.pack(status))
+                line.sendall(shepherd.STATUS.pack(status))
         return bool(child)
 
 
@@ -133,13 +133,13 @@ def enter() -> Server | None:
         return None
     kind = crc32(repr((sys.executable, __file__, sys.flags, sys.warnoptions)).encode())
     name, starts = f"\0meshrt-fork-{job}-{os.getuid()}-{kind:x}", 0
-    signals, until = standin.Signals(), time.monotonic() + PATIENCE
+    signals, until = shepherd.Signals(), time.monotonic() + PATIENCE
     while time.monotonic() < until:
         line = socket.socket(socket.AF_UNIX)
         with line, suppress(ConnectionRefusedError):
             line.connect(name)
             if launcher.caller(line)[1] == os.getuid():
-                standin.stand_in(line, sys.argv, signals, starts)
+                shepherd.hand_over(line, sys.argv, signals, starts)
             break
         door = socket.socket(socket.AF_UNIX)
         try:
@@ -160,10 +160,10 @@ def enter() -> Server | None:
 
 def _leave(door: socket.socket) -> None:
     """Have nothing of the process that this one was forked from, so that nobody waits for more of its output."""
-    for number in standin.PASSED_ON:
+    for number in shepherd.PASSED_ON:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.setsid()
-    for file in standin.open_files({door.fileno()}):
+    for file in shepherd.open_files({door.fileno()}):
         if file > 2:
             os.close(file)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -188,8 +188,8 @@ def _read(line: socket.socket) -> Started | None:
     line.settimeout(PATIENCE)
     files: list[int] = []
     try:
-        head, files, _, _ = socket.recv_fds(line, standin.LENGTH.size, MOST_FILES)
-        request = Started(standin.whole(line, standin.LENGTH.unpack(head)[0]), files)
+        head, files, _, _ = socket.recv_fds(line, shepherd.LENGTH.size, MOST_FILES)
+        request = Started(shepherd.whole(line, shepherd.LENGTH.unpack(head)[0]), files)
     except (OSError, struct.error, ValueError):
         for file in files:
             os.close(file)

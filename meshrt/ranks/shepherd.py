@@ -1,4 +1,4 @@
-"""The process that a launcher started, where a child of a fork server is the rank (forkserver.py).
+"""A shepherd: the process that a launcher started, where a child of a fork server is the rank (forkserver.py).
 
 It hands over all that it is, sleeps, passes signals on, and ends as the child ends, so that its launcher sees the rank.
 """
@@ -48,7 +48,7 @@ class Signals:
             signal.raise_signal(kept)
 
 
-def stand_in(line: socket.socket, arguments: list[str], signals: Signals, starts: int) -> None:
+def hand_over(line: socket.socket, arguments: list[str], signals: Signals, starts: int) -> None:
     """Have the server at the other end of `line` fork the rank, and end as it ends. Returns where the server does not.
 
     The process that has started the server, as `starts`, waits for it after a run without a fault: so whoever measures
