@@ -22,7 +22,7 @@ from meshrt.mesh.exchange.convoy import Convoy
 from meshrt.mesh.exchange.legs import REQUEST_BYTES, Transfer
 from meshrt.mesh.exchange.marching import MarchingConvoy, MarchingPorter
 from meshrt.mesh.exchange.porter import Porter
-from meshrt.mesh.exchange.strips import MarchingStrips, strips
+from meshrt.mesh.exchange.strips import MarchingStrips, parts
 from meshrt.mesh.mesh import EAST, NORTH, PORT_NAMES, SOUTH, WEST
 from meshrt.mesh.wires import ramps
 from meshrt.mesh.wires.routers import core_at
@@ -108,9 +108,9 @@ def _flight(block: "Block", transfer: Transfer, number: int, together: int) -> A
         return (Porter if transfer.axis else Convoy)(block, transfer, number)
     if transfer.axis:
         return MarchingPorter(block, transfer, number)
-    alike = strips(np.asarray(transfer.owners), block.mesh.width, block.mesh.height)
-    if alike:
-        return MarchingStrips(block, transfer, number, alike, together == 1)
+    found = parts(np.asarray(transfer.owners), block.mesh.width, block.mesh.height)
+    if found:
+        return MarchingStrips(block, transfer, number, found, together == 1)
     return MarchingConvoy(block, transfer, number)
 
 

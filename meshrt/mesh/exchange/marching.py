@@ -7,7 +7,7 @@ import numpy as np
 
 from meshrt.mesh.exchange.convoy import Convoy, Seats
 from meshrt.mesh.exchange.legs import ways
-from meshrt.mesh.exchange.march import HEADER, PORTS, STRETCH, March
+from meshrt.mesh.exchange.march import HEADER, PORTS, STRETCH, March, reserve, rounds
 from meshrt.mesh.exchange.onward import Onward
 from meshrt.mesh.exchange.porter import Porter
 from meshrt.mesh.exchange.rounds import position_here
@@ -16,22 +16,24 @@ from meshrt.mesh.exchange.rounds import position_here
 class MarchingConvoy(Convoy):
     """A transfer between any cores."""
 
-    lines = 1
+    marches: list[March]  # one here
 
     def _open(self) -> None:
         mesh, cells = self.block.mesh, self.block.clock.cells
         self.legs = ways(mesh.width, mesh.height, self.owners, self.transfer.asks)
-        self.march = March(self.block.core, mesh.width, mesh.height, self.legs)
-        self.waiting = np.zeros((HEADER, self.march.cores))  # headers of those that wait, by packet
+        march = March(self.block.core, mesh.width, mesh.height, self.legs)
+        self.marches = [march]
+        self.waiting = np.zeros((HEADER, march.cores))  # headers of those that wait, by packet
         local = np.where(self.local == self.nowhere, -1, self.local)[:-1].astype(np.int32)
         arrays: dict[str, np.ndarray] = {"cells": cells, "crossed": self.crossed, "entered": self.entered}
-        self.march.carry(self.block, self.nbytes, len(cells[0]), local=local, waiting=self.waiting, **arrays)
+        march.carry(self.block, self.nbytes, len(cells[0]), local=local, waiting=self.waiting, **arrays)
 
     def rounds(self, cache: dict[object, Any]) -> Iterator[Any]:
-        return self.march.rounds()
+        return rounds(self.marches)
 
     def depart(self, turn: Any, tag: int, pending: list[Any]) -> None:
-        self.march.leave(self.block, self.name, self.view, self._places)
+        reserve(self.block, self.name, self.marches)
+        self._leave_all()
         if not self.whole:
             for port in range(PORTS):
                 self._send(port, *self._over_edge("leaving", port), tag, pending)
@@ -40,16 +42,25 @@ class MarchingConvoy(Convoy):
         if not self.whole:
             for port in range(PORTS):
                 self._take(port, *self._over_edge("coming", port), tag)
-        self.march.come_in()
+        for march in self.marches:
+            march.come_in()
 
     def go_on(self, tag: int) -> None:
         if self.block.mapped or (self.block.payload and not self.whole):
             return
-        onward = Onward(self.block, self.march, self.name)
-        if self.whole or onward.connect(tag, self.march.cores * self.lines):
+        onward = Onward(self.block, self.marches, self.name)
+        if self.whole or onward.connect(tag, self._most()):
             self._lay_out()
             onward.go()
             self._put_back()
+
+    def _leave_all(self) -> None:
+        """The packets of a round leave the cores of the block."""
+        self.marches[0].leave(self.block, self.view, self._places)
+
+    def _most(self) -> int:
+        """No more packets than that go over the edge of the block by a port."""
+        return self.marches[0].cores
 
     def _lay_out(self) -> None:
         """Clocks may lie otherwise now, as nothing else needs them until they are put back."""
@@ -59,8 +70,8 @@ class MarchingConvoy(Convoy):
 
     def _over_edge(self, way: str, port: int) -> tuple[Seats, np.ndarray]:
         """Of packets that go over the edge of the block by a port: where their headers are, and their legs."""
-        self.heads = self.march.of("heads")
-        seats, legs = self.march.over_edge(way, port)
+        self.heads = self.marches[0].of("heads")
+        seats, legs = self.marches[0].over_edge(way, port)
         return (seats,), legs
 
     def _places(self, cores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -93,10 +104,11 @@ class MarchingPorter(Porter):
         self.march.on_lines(np.outer([0, self.lines], self.inside), self.lines, steps)
         if self.axis == "x" and not self.cut and not self.number:
             self.march.put(stretches=np.empty((PORTS * self.count, STRETCH), np.int32))
-        return self.march.rounds()
+        return rounds([self.march])
 
     def depart(self, turn: Any, tag: int, pending: list[Any]) -> None:
-        self.march.leave(self.block, self.name, self.view, self._places)
+        reserve(self.block, self.name, [self.march])
+        self.march.leave(self.block, self.view, self._places)
         if self.cut:
             for port in range(PORTS):
                 self._give(port, *self._slots("leaving", port), tag, pending)
@@ -109,7 +121,7 @@ class MarchingPorter(Porter):
 
     def go_on(self, tag: int) -> None:
         if not self.cut and not self.block.mapped:
-            Onward(self.block, self.march, self.name).go()
+            Onward(self.block, [self.march], self.name).go()
 
     def land(self) -> np.ndarray:
         self.crossed, self.entered = self.bytes_crossed[:, self.inside], self.bytes_entered[self.inside]

@@ -23,7 +23,8 @@ typedef struct {
 } Message;
 
 typedef struct {
-    March *march;
+    March **marches; /* that go in step, so many */
+    int64_t many;
     int64_t reserved; /* bytes of memory at every core for what it holds */
     int64_t next, port;
     Crossing crossed; /* since Python looked */
@@ -93,13 +94,22 @@ static int is_over(Onward *o, Message *message)
     return message->state == NOTHING_POSTED;
 }
 
+/* The same of all marches, one after the other. */
+static int64_t move_all_headers(const Onward *o, int port, int coming, double *data, int64_t count)
+{
+    int64_t place = 0;
+    for (int64_t n = 0; n < o->many; n++)
+        place += move_headers(o->marches[n], port, coming, data ? data + place : NULL, count);
+    return place;
+}
+
 /* Convoy._send: what leaves the block is given to the neighbour. 0: MPI failed. */
 static int send_by(Onward *o, int port)
 {
     Message *message = &o->leaving[port];
-    if (message->rank < 0 || !(message->count = move_headers(o->march, port, 0, NULL, 0)))
+    if (message->rank < 0 || !(message->count = move_all_headers(o, port, 0, NULL, 0)))
         return 1;
-    move_headers(o->march, port, 0, message->data, message->count);
+    move_all_headers(o, port, 0, message->data, message->count);
     const intptr_t nbytes = (intptr_t)(message->count * 3 * (int64_t)sizeof(double));
     o->error = o->isend((intptr_t)message->data, nbytes, o->byte, (intptr_t)message->rank, o->tag, o->comm,
                         message->request);
@@ -120,7 +130,7 @@ static int take_by(Onward *o, int port)
     if (message->rank < 0)
         return 1;
     if (message->state == NOTHING_POSTED) {
-        if (!(message->count = move_headers(o->march, port, 1, NULL, 0)))
+        if (!(message->count = move_all_headers(o, port, 1, NULL, 0)))
             return 1;
         const intptr_t nbytes = (intptr_t)(message->count * 3 * (int64_t)sizeof(double));
         o->error = o->irecv((intptr_t)message->data, nbytes, o->byte, (intptr_t)message->rank, o->tag, o->comm,
@@ -140,7 +150,7 @@ static int take_by(Onward *o, int port)
             ++*o->taken;
     }
     message->state = NOTHING_POSTED;
-    move_headers(o->march, port, 1, message->data, message->count);
+    move_all_headers(o, port, 1, message->data, message->count);
     return 1;
 }
 
@@ -156,21 +166,45 @@ static int has_left(Onward *o, int port)
     return !o->error;
 }
 
+/* A round begins. Returns how many hops there are in it. */
+static int64_t begin_all(Onward *o)
+{
+    int64_t hops = 0;
+    for (int64_t n = 0; n < o->many; n++) {
+        March *m = o->marches[n];
+        hops += begin_round(m) * (m->lines ? m->lines : 1);
+    }
+    return hops;
+}
+
+/* Bytes for the most tiles of others, and the most requests, that a core has held. */
+static int64_t held(const Onward *o)
+{
+    int64_t nbytes = 0;
+    for (int what = TILE; what <= REQUEST; what++) {
+        int64_t most = 0;
+        for (int64_t n = 0; n < o->many; n++)
+            most = o->marches[n]->most[what] > most ? o->marches[n]->most[what] : most;
+        nbytes += most * o->marches[0]->nbytes[what];
+    }
+    return nbytes;
+}
+
 static int go(Onward *o)
 {
-    March *m = o->march;
-    for (int64_t hops = 0; hops < MANY; hops += m->lines ? m->lines : 1) {
+    for (int64_t hops = 0, moving; hops < MANY; hops += moving) {
+        moving = 0;
         if (o->next == ENTER) {
-            const int64_t moving = begin_round(m);
+            moving = begin_all(o);
             if (!moving)
                 return DONE;
-            hops += moving * (m->lines ? m->lines : 1);
             o->next = LEAVE;
-            if (m->most[TILE] * m->nbytes[TILE] + m->most[REQUEST] * m->nbytes[REQUEST] > o->reserved)
+            if (held(o) > o->reserved)
                 return FULL;
         }
         if (o->next == LEAVE) {
-            leave_cores(m, &o->crossed);
+            for (int64_t n = 0; n < o->many; n++)
+                leave_cores(o->marches[n], &o->crossed);
             for (int port = 0; port < PORTS; port++)
                 if (!send_by(o, port))
                     return FAILED;
@@ -180,8 +214,10 @@ static int go(Onward *o)
             for (; o->port < PORTS; o->port++)
                 if (!take_by(o, (int)o->port))
                     return o->error ? FAILED : AWAITED;
-            come_in_at_cores(m);
-            end_round(m);
+            for (int64_t n = 0; n < o->many; n++) {
+                come_in_at_cores(o->marches[n]);
+                end_round(o->marches[n]);
+            }
             o->next = SENT, o->port = 0;
         }
         for (; o->port < PORTS; o->port++)

@@ -5,12 +5,13 @@ the same, and Python waits for those that are not there when they are asked for.
 where maps are kept, rounds are gone through one by one (exchange.py).
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshrt.mesh.exchange.march import HEADER, PORTS, March
+from meshrt.mesh.exchange.march import HEADER, PORTS, March, reserve_held
 from meshrt.mesh.mesh import OPPOSITE, PORT_NAMES
 from meshrt.mesh.wires.requests import MPI_CALLS, Posted, mpi_of
 from meshrt.ranks.host import outnumbered
@@ -25,19 +26,21 @@ MESSAGE = np.dtype(
     [(name, np.int64) for name in ("rank", "bell", "data", "request", "count", "state", "messages", "packets")]
 )
 TABLE = np.dtype(  # Onward in onward.c
-    [(name, np.int64) for name in ("march", "reserved", "next", "port", "left", "fresh", "here")]
+    [(name, np.int64) for name in ("marches", "many", "reserved", "next", "port", "left", "fresh", "here")]
     + [(name, np.int64) for name in (*MPI_CALLS, "comm", "byte", "tag", "taken", "questions", "error")]
     + [(way, MESSAGE, PORTS) for way in ("leaving", "coming")]
 )
 
 
 class Onward:
-    """Goes through the rounds that are left of an exchange."""
+    """Goes through the rounds that are left of an exchange, whose marches go in step."""
 
-    def __init__(self, block: "Block", march: March, name: str) -> None:
-        self.block, self.march, self.name = block, march, name
+    def __init__(self, block: "Block", marches: Sequence[March], name: str) -> None:
+        self.block, self.marches, self.name = block, marches, name
+        self.addresses = np.array([march.address for march in marches])
         self.table = np.zeros((), TABLE)
-        self.table["march"], self.table["leaving"]["rank"], self.table["coming"]["rank"] = march.address, -1, -1
+        self.table["marches"], self.table["many"] = block.core.address(self.addresses), len(marches)
+        self.table["leaving"]["rank"] = self.table["coming"]["rank"] = -1
         self.address = block.core.address(self.table)
         self.kept: list[np.ndarray] = []  # memory that the table has the addresses of
 
@@ -67,11 +70,11 @@ class Onward:
 
     def go(self) -> None:
         """To the end."""
-        block, march, table = self.block, self.march, self.table
+        block, table = self.block, self.table
         table["reserved"] = block.memory.names[self.name]
         while (why := block.core.onward(self.address)) != DONE:
             if why == FULL:
-                march.reserve(block, self.name)
+                reserve_held(block, self.name, self.marches)
                 table["reserved"] = block.memory.names[self.name]
             elif why == AWAITED:
                 self._wait(int(table["port"]))
@@ -79,7 +82,7 @@ class Onward:
                 from mpi4py import MPI
 
                 raise MPI.Exception(int(table["error"]))
-        march.count(block, *(int(table[name]) for name in ("left", "fresh", "here")))
+        self.marches[0].count(block, *(int(table[name]) for name in ("left", "fresh", "here")))
         sent = table["leaving"]
         block.host.messages += int(sent["messages"].sum())
         block.host.packets += int(sent["packets"].sum())
