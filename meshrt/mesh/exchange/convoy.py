@@ -171,9 +171,6 @@ class Convoy:
 
     # ------------------------------------------------------------------------------------------------ other ranks
 
-    def go_on(self, tag: int) -> None:
-        """Nothing else is under way: the rounds that are left may be gone through at once, or stay as they are."""
-
     def _buffer(self, legs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Bytes of a message, and its headers and tiles as they lie in them."""
         full = int(self._bear_tiles(legs).sum()) if self.block.payload else 0

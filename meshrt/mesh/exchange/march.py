@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from meshrt.mesh.block import Block
 
 PORTS, HEADER, STRETCH = len(STEP), 3, 6
+ROUNDS, MOVE, LISTS = 16, 3, 4  # of bands.c: rounds at once, at most; numbers of a move; lists of what is done
 ASKS, TOUCHED = 1, 2  # bits of a packet's kind: it bears no tile, software had it before
 BY_LEG = ("doors", "lengths", "packets", "first", "tiles", "start", "came", "next")
 SEATS = ("core", "leg", "stop", "kind", "heads")
@@ -27,7 +28,7 @@ NUMBERS = (
     *(f"{name} {turn}" for turn in (0, 1) for name in SEATS),
     *("from", "ended", "leaving", "coming", "local", "from lines", "to lines"),
     *("cells", "row", "waiting", "heads", "lines", *STEPS),
-    *("stretches", "crossed", "entered", "links"),
+    *("stretches", "moves", "begins", "at", "crossed", "entered", "links"),
 )
 Places = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 TABLE = np.dtype(  # March in march.c: whole numbers, and the addresses of arrays
@@ -95,6 +96,12 @@ class March:
         self.lines = np.ascontiguousarray(lines, np.int32)
         self.put(**{"from lines": self.lines[0], "to lines": self.lines[1]}, lines=count)
         self.put(**dict(zip(STEPS, steps, strict=True)))
+
+    def plan_ahead(self) -> None:
+        """Make room for some rounds at once (bands.c)."""
+        numbers = STRETCH if "stretches" in self.arrays else MOVE
+        self.put(moves=np.empty((ROUNDS * PORTS * self.cores, numbers), np.int32))  # pages that are hardly touched
+        self.put(begins=np.empty(ROUNDS * PORTS + 1, np.int32), at=np.empty((LISTS, ROUNDS, PORTS), np.int32))
 
     def enter(self) -> int:
         """A round begins: so many packets move in it."""

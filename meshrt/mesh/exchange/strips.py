@@ -187,20 +187,20 @@ class MarchingStrips(MarchingConvoy):
         self.parts = [Strips(self.block, self.owners, part, asks, self.nbytes) for part in self.found]
         self.marches = [part.march for part in self.parts]
         if self.alone:
-            self._lay_out()
+            self.lay_out()
 
     def _leave_all(self) -> None:
         for part in self.parts:
             part.march.leave(self.block, self.view, part.places)
 
-    def _most(self) -> int:
+    def most_over_edge(self) -> int:
         return sum(part.march.cores * part.lines for part in self.parts)
 
-    def _lay_out(self) -> None:
+    def lay_out(self) -> None:
         for part in self.parts:
             part.lay_out()
 
-    def _put_back(self) -> None:
+    def put_back(self) -> None:
         for part in self.parts:
             part.put_back()
 
@@ -228,7 +228,7 @@ class MarchingStrips(MarchingConvoy):
         return np.asarray(np.concatenate([part.readers(packet, line) for part, (packet, line) in by_part])[legs])
 
     def land(self) -> np.ndarray:
-        self._put_back()
+        self.put_back()
         for part in self.parts:
             part.count(self.crossed, self.entered)
         return super().land()
