@@ -11,7 +11,7 @@
 #include "hop.h"
 
 enum { LEAVES_NEAR, LEAVES, COMES_NEAR, COMES }; /* places in lists of moves: of rows near the north edge, of others */
-enum { NEXT = 2 };                               /* moves: what that one needs of memory is asked for now */
+enum { NEXT = 2, NEXT_MOVES = 6 };               /* moves: what that one needs of memory, and it, is asked for now */
 
 int fits_bands(const March *m)
 {
@@ -23,25 +23,37 @@ static int32_t *place_of(const March *m, int what, int64_t round, int port)
     return &m->at[(what * ROUNDS + round) * PORTS + port];
 }
 
+static int64_t moves_of(const March *m, const Bands *bands, int port, Move *moves)
+{
+    const Seats seats = m->seats[m->now & 1];
+    const int64_t low = port * m->cores, high = low + m->fill[port], step = step_of(m, port);
+    int64_t count = 0, row = bands->top - 1;
+    for (int64_t seat = low; seat < high; seat++) {
+        const int64_t core = seats.core[seat];
+        if (core < row * m->width)
+            continue;
+        while (core >= (row + 1) * m->width)
+            row++;
+        if (row > bands->bottom)
+            break;
+        if (seat + AHEAD < high)
+            __builtin_prefetch(&m->packets[seats.leg[seat + AHEAD]]);
+        moves[count++] = (Move){(int32_t)row, m->local[core], m->local[core + step], m->packets[seats.leg[seat]],
+                                seats.kind[seat]};
+    }
+    return count;
+}
+
 /* Those of this round that move in or to the rows of the block are noted; along a line, as stretches of all rows. */
 void note_moves(March *m, const Bands *bands, int64_t round)
 {
-    const Seats seats = m->seats[m->now & 1];
     if (!round)
         m->begins[0] = 0;
     for (int port = 0; port < PORTS; port++) {
         int32_t *begin = &m->begins[round * PORTS + port];
         int64_t count = *begin;
-        if (in_a_row(m))
-            count += stretches_of(m, port, (Stretch *)m->moves + count);
-        else {
-            const int64_t low = port * m->cores, high = low + m->fill[port];
-            const int64_t first = (bands->top - 1) * m->width, end = (bands->bottom + 1) * m->width;
-            Move *moves = m->moves;
-            for (int64_t seat = low; seat < high; seat++)
-                if (seats.core[seat] >= first && seats.core[seat] < end)
-                    moves[count++] = (Move){seats.core[seat], m->packets[seats.leg[seat]], seats.kind[seat]};
-        }
+        count += in_a_row(m) ? stretches_of(m, port, (Stretch *)m->moves + count)
+                             : moves_of(m, bands, port, (Move *)m->moves + count);
         for (int what = LEAVES_NEAR; what <= COMES; what++)
             *place_of(m, what, round, port) = *begin;
         begin[1] = (int32_t)count;
@@ -50,55 +62,48 @@ void note_moves(March *m, const Bands *bands, int64_t round)
 
 /* ------------------------------------------------------------------------------------------------------------ a row */
 
-static inline __attribute__((always_inline)) void fetch_to_move(const March *m, Move move, int port, int64_t step)
+static inline __attribute__((always_inline)) void fetch_to_move(const March *m, const Move *move, int port)
 {
     if (m->lines > MANY_LINES)
         return;
-    const double *head = m->heads + move.slot * m->slot_step, *cell = m->cells + m->local[move.core] * m->core_step;
+    const double *head = m->heads + move->packet * m->slot_step, *cell = m->cells + move->from * m->core_step;
     for (int row = TIME; row <= STAGES; row++) {
         fetch(head + row * m->head_row, m->lines);
         fetch(cell + row * m->row, m->lines);
     }
     fetch(cell + RAMP_OUT * m->row, m->lines);
     fetch(cell + (LINK_FREE + port) * m->row, m->lines);
-    fetch(m->cells + RAMP_IN * m->row + m->local[move.core + step] * m->core_step, m->lines);
+    fetch(m->cells + RAMP_IN * m->row + move->to * m->core_step, m->lines);
 }
 
 static inline void leave_row_by(const March *m, int64_t round, int port, int64_t row, int what)
 {
-    const Move *moves = m->moves;
-    const int64_t end = m->begins[round * PORTS + port + 1], low = row * m->width, step = step_of(m, port);
     int32_t *place = place_of(m, what, round, port);
-    int64_t n = *place;
-    for (; n < end && moves[n].core < low; n++)
+    const Move *move = (Move *)m->moves + *place, *end = (Move *)m->moves + m->begins[round * PORTS + port + 1];
+    __builtin_prefetch(move + NEXT_MOVES);
+    for (; move < end && move->row < row; move++)
         ;
-    for (; n < end && moves[n].core < low + m->width; n++) {
-        const Move move = moves[n];
-        if (n + NEXT < end)
-            fetch_to_move(m, moves[n + NEXT], port, step);
-        double *cell = m->cells + m->local[move.core] * m->core_step;
-        leave_row(m, m->lines, cell, cell + (LINK_FREE + port) * m->row, m->heads + move.slot * m->slot_step, 1,
-                  m->busy[move.kind & ASKS], move.kind >> 1);
+    for (; move < end && move->row == row; move++) {
+        if (move + NEXT < end)
+            fetch_to_move(m, move + NEXT, port);
+        double *cell = m->cells + move->from * m->core_step;
+        leave_row(m, m->lines, cell, cell + (LINK_FREE + port) * m->row, m->heads + move->packet * m->slot_step, 1,
+                  m->busy[move->kind & ASKS], move->kind >> 1);
     }
-    *place = (int32_t)n;
+    *place = (int32_t)(move - (Move *)m->moves);
 }
 
 static inline void come_to_row_by(const March *m, int64_t round, int port, int64_t row, int what)
 {
-    const Move *moves = m->moves;
-    const int64_t end = m->begins[round * PORTS + port + 1], step = step_of(m, port);
-    const int64_t low = (port == NORTH ? row + 1 : port == SOUTH ? row - 1 : row) * m->width;
     int32_t *place = place_of(m, what, round, port);
-    int64_t n = *place;
-    for (; n < end && moves[n].core < low; n++)
+    const Move *move = (Move *)m->moves + *place, *end = (Move *)m->moves + m->begins[round * PORTS + port + 1];
+    row = port == NORTH ? row + 1 : port == SOUTH ? row - 1 : row; /* that they come from */
+    for (; move < end && move->row < row; move++)
         ;
-    for (; n < end && moves[n].core < low + m->width; n++) {
-        const Move move = moves[n];
-        come_in_row(m->lines, m->heads + move.slot * m->slot_step, 1,
-                    m->cells + RAMP_IN * m->row + m->local[move.core + step] * m->core_step,
-                    m->busy[move.kind & ASKS]);
-    }
-    *place = (int32_t)n;
+    for (; move < end && move->row == row; move++)
+        come_in_row(m->lines, m->heads + move->packet * m->slot_step, 1,
+                    m->cells + RAMP_IN * m->row + move->to * m->core_step, m->busy[move->kind & ASKS]);
+    *place = (int32_t)(move - (Move *)m->moves);
 }
 
 /* Packets of all marches leave the cores of a row. Along a line they come in as well, as in move_in_rows. */
@@ -187,18 +192,18 @@ int64_t move_headers_of(const March *m, const Bands *bands, int64_t round, int p
 {
     if (in_a_row(m) || (port != NORTH && port != SOUTH))
         return 0;
-    const Move *moves = m->moves;
     const int64_t row = port == NORTH ? (coming ? bands->bottom : bands->top)
                                       : (coming ? bands->top - 1 : bands->bottom - 1);
-    const int64_t begin = m->begins[round * PORTS + port], end = m->begins[round * PORTS + port + 1];
-    int64_t first = begin, place = 0;
+    const Move *begin = (Move *)m->moves + m->begins[round * PORTS + port];
+    const Move *end = (Move *)m->moves + m->begins[round * PORTS + port + 1], *move = begin;
+    int64_t place = 0;
     if (row > bands->top)
-        for (first = end; first > begin && moves[first - 1].core >= row * m->width;)
-            first--;
-    for (int64_t n = first; n < end && moves[n].core < (row + 1) * m->width; n++) {
-        if (moves[n].core < row * m->width)
+        for (move = end; move > begin && move[-1].row >= row; move--)
+            ;
+    for (; move < end && move->row <= row; move++) {
+        if (move->row < row)
             continue;
-        double *head = m->heads + moves[n].slot * m->slot_step;
+        double *head = m->heads + move->packet * m->slot_step;
         for (int of = TIME; data && of <= STAGES; of++)
             for (int64_t line = 0; line < m->lines; line++)
                 if (coming)

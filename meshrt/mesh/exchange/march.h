@@ -26,9 +26,10 @@ typedef struct {
     int32_t core, slot, step, count, port, kind;
 } Stretch;
 
-/* A packet that moves in a round, on each of the lines. */
+/* A packet that moves in a round, on each of the lines: the row of its core, the places of that core and of the next. */
 typedef struct {
-    int32_t core, slot, kind;
+    int32_t row, from, to, packet;
+    int32_t kind;
 } Move;
 
 /* As in march.py: pointers, whole numbers and doubles of eight bytes each. */

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from meshrt.mesh.block import Block
 
 PORTS, HEADER, STRETCH = len(STEP), 3, 6
-ROUNDS, MOVE, LISTS = 16, 3, 4  # of bands.c: rounds at once, at most; numbers of a move; lists of what is done
+ROUNDS, MOVE, LISTS = 16, 5, 4  # of bands.c: rounds at once, at most; numbers of a move; lists of what is done
 ASKS, TOUCHED = 1, 2  # bits of a packet's kind: it bears no tile, software had it before
 BY_LEG = ("doors", "lengths", "packets", "first", "tiles", "start", "came", "next")
 SEATS = ("core", "leg", "stop", "kind", "heads")
