@@ -9,60 +9,117 @@
    gone through round by round, after all others. */
 
 #include "hop.h"
+#include <string.h>
 
-enum { LEAVES_NEAR, LEAVES, COMES_NEAR, COMES }; /* places in lists of moves: of rows near the north edge, of others */
-enum { NEXT = 2, NEXT_MOVES = 6 };               /* moves: what that one needs of memory, and it, is asked for now */
+enum { NEXT = 4 }; /* moves: what that one needs of memory is asked for now */
 
 int fits_bands(const March *m)
 {
-    return m->moves && (in_a_row(m) || side_by_side(m));
+    return m->leaves && (in_a_row(m) || side_by_side(m));
 }
 
-static int32_t *place_of(const March *m, int what, int64_t round, int port)
+/* Rows of which moves are noted: of the block, and one before and one behind it, from which packets come. */
+static int64_t rows_of(const Bands *bands)
 {
-    return &m->at[(what * ROUNDS + round) * PORTS + port];
+    return bands->bottom - bands->top + 2;
 }
 
-static int64_t moves_of(const March *m, const Bands *bands, int port, Move *moves)
+/* Where the moves of a row begin, those of a round together; the next row's begin where they end. */
+static inline int32_t *begin_of(const Bands *bands, int32_t *begins, int64_t round, int64_t row)
+{
+    return &begins[round * (rows_of(bands) + 1) + row - bands->top + 1];
+}
+
+/* The row that packets which leave by a port get to. */
+static inline int64_t row_after(int64_t row, int port)
+{
+    return port == NORTH ? row - 1 : port == SOUTH ? row + 1 : row;
+}
+
+/* The first seat from `low` on whose core is in this row or behind it. */
+static int64_t first_seat(const March *m, int64_t low, int64_t high, int64_t row)
+{
+    const int32_t *core = m->seats[m->now & 1].core;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (core[middle] < row * m->width)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Counts become places: begins[row + 1] is where the row's begin, and will be where they end. */
+static void add_up(int32_t *begins, int64_t rows, int32_t begin)
+{
+    for (int64_t row = 0; row <= rows; row++) {
+        const int32_t count = begins[row];
+        begins[row] = begin;
+        begin += count;
+    }
+}
+
+/* The moves of this round in and to rows of the block are noted by row, in the order of ports there. */
+static void note_by_row(March *m, const Bands *bands, int64_t round)
 {
     const Seats seats = m->seats[m->now & 1];
-    const int64_t low = port * m->cores, high = low + m->fill[port], step = step_of(m, port);
-    int64_t count = 0, row = bands->top - 1;
-    for (int64_t seat = low; seat < high; seat++) {
-        const int64_t core = seats.core[seat];
-        if (core < row * m->width)
-            continue;
-        while (core >= (row + 1) * m->width)
-            row++;
-        if (row > bands->bottom)
-            break;
-        if (seat + AHEAD < high)
-            __builtin_prefetch(&m->packets[seats.leg[seat + AHEAD]]);
-        moves[count++] = (Move){(int32_t)row, m->local[core], m->local[core + step], m->packets[seats.leg[seat]],
-                                seats.kind[seat]};
+    const int64_t rows = rows_of(bands), reciprocal = ((int64_t)1 << 44) / m->width + 1;
+    int32_t *leaves_at = begin_of(bands, m->leaves_at, round, bands->top - 1);
+    int32_t *comes_at = begin_of(bands, m->comes_at, round, bands->top - 1);
+    int64_t low[PORTS], high[PORTS];
+    memset(leaves_at, 0, (size_t)(rows + 1) * sizeof *leaves_at);
+    memset(comes_at, 0, (size_t)(rows + 1) * sizeof *comes_at);
+    for (int port = 0; port < PORTS; port++) {
+        const int64_t first = port * m->cores, end = first + m->fill[port];
+        low[port] = first_seat(m, first, end, bands->top - 1);
+        high[port] = first_seat(m, low[port], end, bands->bottom + 1);
+        for (int64_t seat = low[port]; seat < high[port]; seat++) {
+            const int64_t row = (seats.core[seat] * reciprocal >> 44) - (bands->top - 1), to = row_after(row, port);
+            leaves_at[row]++;
+            if (to >= 0 && to < rows)
+                comes_at[to]++;
+        }
     }
-    return count;
+    add_up(leaves_at, rows, round ? leaves_at[-1] : 0);
+    add_up(comes_at, rows, round ? comes_at[-1] : 0);
+    for (int port = 0; port < PORTS; port++) {
+        const int64_t step = step_of(m, port);
+        for (int64_t seat = low[port]; seat < high[port]; seat++) {
+            const int64_t core = seats.core[seat], row = (core * reciprocal >> 44) - (bands->top - 1);
+            const int64_t to = row_after(row, port);
+            if (seat + AHEAD < high[port])
+                __builtin_prefetch(&m->packets[seats.leg[seat + AHEAD]]);
+            const Move move = {m->local[core], m->local[core + step], m->packets[seats.leg[seat]], seats.kind[seat],
+                               (int16_t)port};
+            m->leaves[leaves_at[row]++] = move;
+            if (to >= 0 && to < rows)
+                m->comes[comes_at[to]++] = move;
+        }
+    }
+    memmove(leaves_at + 1, leaves_at, (size_t)rows * sizeof *leaves_at); /* ends are the next ones' beginnings */
+    memmove(comes_at + 1, comes_at, (size_t)rows * sizeof *comes_at);
+    leaves_at[0] = round ? leaves_at[-1] : 0;
+    comes_at[0] = round ? comes_at[-1] : 0;
 }
 
-/* Those of this round that move in or to the rows of the block are noted; along a line, as stretches of all rows. */
+/* The moves of this round are noted; along a line, as stretches that are those of all rows. */
 void note_moves(March *m, const Bands *bands, int64_t round)
 {
-    if (!round)
-        m->begins[0] = 0;
-    for (int port = 0; port < PORTS; port++) {
-        int32_t *begin = &m->begins[round * PORTS + port];
-        int64_t count = *begin;
-        count += in_a_row(m) ? stretches_of(m, port, (Stretch *)m->moves + count)
-                             : moves_of(m, bands, port, (Move *)m->moves + count);
-        for (int what = LEAVES_NEAR; what <= COMES; what++)
-            *place_of(m, what, round, port) = *begin;
-        begin[1] = (int32_t)count;
+    if (!in_a_row(m)) {
+        note_by_row(m, bands, round);
+        return;
     }
+    int64_t count = round ? m->leaves_at[round] : 0;
+    m->leaves_at[round] = (int32_t)count;
+    for (int port = 0; port < PORTS; port++)
+        count += stretches_of(m, port, (Stretch *)m->leaves + count);
+    m->leaves_at[round + 1] = (int32_t)count;
 }
 
 /* ------------------------------------------------------------------------------------------------------------ a row */
 
-static inline __attribute__((always_inline)) void fetch_to_move(const March *m, const Move *move, int port)
+static inline __attribute__((always_inline)) void fetch_to_move(const March *m, const Move *move)
 {
     if (m->lines > MANY_LINES)
         return;
@@ -72,52 +129,40 @@ static inline __attribute__((always_inline)) void fetch_to_move(const March *m, 
         fetch(cell + row * m->row, m->lines);
     }
     fetch(cell + RAMP_OUT * m->row, m->lines);
-    fetch(cell + (LINK_FREE + port) * m->row, m->lines);
+    fetch(cell + (LINK_FREE + move->port) * m->row, m->lines);
     fetch(m->cells + RAMP_IN * m->row + move->to * m->core_step, m->lines);
 }
 
-static inline void leave_row_by(const March *m, int64_t round, int port, int64_t row, int what)
+static void leave_row_of(const March *m, const Bands *bands, int64_t round, int64_t row)
 {
-    int32_t *place = place_of(m, what, round, port);
-    const Move *move = (Move *)m->moves + *place, *end = (Move *)m->moves + m->begins[round * PORTS + port + 1];
-    __builtin_prefetch(move + NEXT_MOVES);
-    for (; move < end && move->row < row; move++)
-        ;
-    for (; move < end && move->row == row; move++) {
-        if (move + NEXT < end)
-            fetch_to_move(m, move + NEXT, port);
+    const int32_t *begin = begin_of(bands, m->leaves_at, round, row);
+    for (const Move *move = m->leaves + begin[0], *end = m->leaves + begin[1]; move < end; move++) {
+        fetch_to_move(m, move + NEXT);
         double *cell = m->cells + move->from * m->core_step;
-        leave_row(m, m->lines, cell, cell + (LINK_FREE + port) * m->row, m->heads + move->packet * m->slot_step, 1,
-                  m->busy[move->kind & ASKS], move->kind >> 1);
+        leave_row(m, m->lines, cell, cell + (LINK_FREE + move->port) * m->row,
+                  m->heads + move->packet * m->slot_step, 1, m->busy[move->kind & ASKS], move->kind >> 1);
     }
-    *place = (int32_t)(move - (Move *)m->moves);
 }
 
-static inline void come_to_row_by(const March *m, int64_t round, int port, int64_t row, int what)
+static void come_to_row_of(const March *m, const Bands *bands, int64_t round, int64_t row)
 {
-    int32_t *place = place_of(m, what, round, port);
-    const Move *move = (Move *)m->moves + *place, *end = (Move *)m->moves + m->begins[round * PORTS + port + 1];
-    row = port == NORTH ? row + 1 : port == SOUTH ? row - 1 : row; /* that they come from */
-    for (; move < end && move->row < row; move++)
-        ;
-    for (; move < end && move->row == row; move++)
+    const int32_t *begin = begin_of(bands, m->comes_at, round, row);
+    for (const Move *move = m->comes + begin[0], *end = m->comes + begin[1]; move < end; move++)
         come_in_row(m->lines, m->heads + move->packet * m->slot_step, 1,
                     m->cells + RAMP_IN * m->row + move->to * m->core_step, m->busy[move->kind & ASKS]);
-    *place = (int32_t)(move - (Move *)m->moves);
 }
 
 /* Packets of all marches leave the cores of a row. Along a line they come in as well, as in move_in_rows. */
-static void leave_row_in(const Marches *all, const Bands *bands, int64_t round, int64_t row, int what)
+static void leave_row_in(const Marches *all, const Bands *bands, int64_t round, int64_t row)
 {
     for (int64_t n = 0; n < all->many; n++) {
         const March *m = all->marches[n];
         if (!in_a_row(m)) {
-            for (int port = 0; port < PORTS; port++)
-                leave_row_by(m, round, port, row, what);
+            leave_row_of(m, bands, round, row);
             continue;
         }
-        const Stretch *one = (Stretch *)m->moves + m->begins[round * PORTS];
-        const Stretch *end = (Stretch *)m->moves + m->begins[(round + 1) * PORTS];
+        const Stretch *one = (Stretch *)m->leaves + m->leaves_at[round];
+        const Stretch *end = (Stretch *)m->leaves + m->leaves_at[round + 1];
         for (const Stretch *stretch = one; stretch < end; stretch++)
             leave_stretch(m, stretch, row - bands->top);
         for (const Stretch *stretch = one; m->timed && stretch < end; stretch++)
@@ -125,11 +170,11 @@ static void leave_row_in(const Marches *all, const Bands *bands, int64_t round, 
     }
 }
 
-static void come_to_row_in(const Marches *all, int64_t round, int64_t row, int what)
+static void come_to_row_in(const Marches *all, const Bands *bands, int64_t round, int64_t row)
 {
     for (int64_t n = 0; n < all->many; n++)
-        for (int port = 0; all->marches[n]->timed && !in_a_row(all->marches[n]) && port < PORTS; port++)
-            come_to_row_by(all->marches[n], round, port, row, what);
+        if (all->marches[n]->timed && !in_a_row(all->marches[n]))
+            come_to_row_of(all->marches[n], bands, round, row);
 }
 
 /* ----------------------------------------------------------------------------------------------------- many rounds
@@ -163,9 +208,9 @@ void move_in_bands(const Marches *all, const Bands *bands)
         for (int64_t round = 0; round < bands->rounds && front - round >= bands->top; round++) {
             const int64_t row = front - round;
             if (row >= leaves_from(bands, round) && row < leaves_until(bands, round))
-                leave_row_in(all, bands, round, row, LEAVES);
+                leave_row_in(all, bands, round, row);
             if (row - 1 >= comes_from(bands, round) && row - 1 < comes_until(bands, round))
-                come_to_row_in(all, round, row - 1, COMES);
+                come_to_row_in(all, bands, round, row - 1);
         }
 }
 
@@ -173,17 +218,17 @@ void move_in_bands(const Marches *all, const Bands *bands)
 void leave_at_edges(const Marches *all, const Bands *bands, int64_t round)
 {
     for (int64_t row = bands->top; row < leaves_from(bands, round); row++)
-        leave_row_in(all, bands, round, row, LEAVES_NEAR);
+        leave_row_in(all, bands, round, row);
     for (int64_t row = leaves_until(bands, round); row < bands->bottom; row++)
-        leave_row_in(all, bands, round, row, LEAVES);
+        leave_row_in(all, bands, round, row);
 }
 
 void come_in_at_edges(const Marches *all, const Bands *bands, int64_t round)
 {
     for (int64_t row = bands->top; row < comes_from(bands, round); row++)
-        come_to_row_in(all, round, row, COMES_NEAR);
+        come_to_row_in(all, bands, round, row);
     for (int64_t row = comes_until(bands, round); row < bands->bottom; row++)
-        come_to_row_in(all, round, row, COMES);
+        come_to_row_in(all, bands, round, row);
 }
 
 /* Headers of packets that go over an edge of the block go to a message, or come from there; how many these are. */
@@ -194,14 +239,10 @@ int64_t move_headers_of(const March *m, const Bands *bands, int64_t round, int p
         return 0;
     const int64_t row = port == NORTH ? (coming ? bands->bottom : bands->top)
                                       : (coming ? bands->top - 1 : bands->bottom - 1);
-    const Move *begin = (Move *)m->moves + m->begins[round * PORTS + port];
-    const Move *end = (Move *)m->moves + m->begins[round * PORTS + port + 1], *move = begin;
+    const int32_t *begin = begin_of(bands, m->leaves_at, round, row);
     int64_t place = 0;
-    if (row > bands->top)
-        for (move = end; move > begin && move[-1].row >= row; move--)
-            ;
-    for (; move < end && move->row <= row; move++) {
-        if (move->row < row)
+    for (const Move *move = m->leaves + begin[0], *end = m->leaves + begin[1]; move < end; move++) {
+        if (move->port != port)
             continue;
         double *head = m->heads + move->packet * m->slot_step;
         for (int of = TIME; data && of <= STAGES; of++)

@@ -26,10 +26,10 @@ typedef struct {
     int32_t core, slot, step, count, port, kind;
 } Stretch;
 
-/* A packet that moves in a round, on each of the lines: the row of its core, the places of that core and of the next. */
+/* A packet that moves in a round, on each of the lines: the places of its core and of the next, and its port. */
 typedef struct {
-    int32_t row, from, to, packet;
-    int32_t kind;
+    int32_t from, to, packet;
+    int16_t kind, port;
 } Move;
 
 /* As in march.py: pointers, whole numbers and doubles of eight bytes each. */
@@ -53,8 +53,8 @@ typedef struct {
     double *heads;                /* of all packets of all lines, and how far apart they and their cells are: */
     int64_t lines, line_step, core_step, head_row, head_line, slot_step;
     Stretch *stretches;         /* of a round: room for them, or NULL; see hops.c */
-    void *moves;                /* of some rounds, one port after the other: room for them, or NULL; see bands.c */
-    int32_t *begins, *at;       /* where those of each round and port begin; and how far each row has come */
+    Move *leaves, *comes;       /* of some rounds, by row: room for them, or NULL; along a line stretches; see bands.c */
+    int32_t *leaves_at, *comes_at; /* where those of each round and row begin */
     int64_t *crossed, *entered; /* bytes over the links, [port][links], and into each place; of lines, each core */
     int64_t links, nbytes[2];   /* of a packet with a tile and of a request, as busy */
     int64_t timed;              /* does a link take any time? */

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from meshrt.mesh.block import Block
 
 PORTS, HEADER, STRETCH = len(STEP), 3, 6
-ROUNDS, MOVE, LISTS = 16, 5, 4  # of bands.c: rounds at once, at most; numbers of a move; lists of what is done
+ROUNDS, MOVE = 16, 4  # of bands.c: rounds at once, at most; numbers of a move
 ASKS, TOUCHED = 1, 2  # bits of a packet's kind: it bears no tile, software had it before
 BY_LEG = ("doors", "lengths", "packets", "first", "tiles", "start", "came", "next")
 SEATS = ("core", "leg", "stop", "kind", "heads")
@@ -28,7 +28,7 @@ NUMBERS = (
     *(f"{name} {turn}" for turn in (0, 1) for name in SEATS),
     *("from", "ended", "leaving", "coming", "local", "from lines", "to lines"),
     *("cells", "row", "waiting", "heads", "lines", *STEPS),
-    *("stretches", "moves", "begins", "at", "crossed", "entered", "links"),
+    *("stretches", "leaves", "comes", "leaves at", "comes at", "crossed", "entered", "links"),
 )
 Places = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 TABLE = np.dtype(  # March in march.c: whole numbers, and the addresses of arrays
@@ -97,11 +97,12 @@ class March:
         self.put(**{"from lines": self.lines[0], "to lines": self.lines[1]}, lines=count)
         self.put(**dict(zip(STEPS, steps, strict=True)))
 
-    def plan_ahead(self) -> None:
-        """Make room for some rounds at once (bands.c)."""
-        numbers = STRETCH if "stretches" in self.arrays else MOVE
-        self.put(moves=np.empty((ROUNDS * PORTS * self.cores, numbers), np.int32))  # pages that are hardly touched
-        self.put(begins=np.empty(ROUNDS * PORTS + 1, np.int32), at=np.empty((LISTS, ROUNDS, PORTS), np.int32))
+    def plan_ahead(self, rows: int) -> None:
+        """Make room for some rounds at once, of a block of so many rows (bands.c)."""
+        numbers, room = STRETCH if "stretches" in self.arrays else MOVE, ROUNDS * PORTS * self.cores + MOVE
+        for way in ("leaves", "comes"):  # pages that are hardly touched
+            begins = {f"{way} at": np.empty(ROUNDS * (rows + 3), np.int32)}
+            self.put(**{way: np.empty((room, numbers), np.int32)}, **begins)
 
     def enter(self) -> int:
         """A round begins: so many packets move in it."""
