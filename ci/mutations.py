@@ -316,12 +316,13 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
     "meshrt/mesh/exchange/bands.c": [
         ("return port == NORTH ? row - 1 :", "return port == NORTH ? row :", BANDS),
         ("            come_in_stretch(m, stretch", "            leave_stretch(m, stretch", BANDS),
+        ("            cross_lines(m, port, sum);", "            ;", BANDS),
+        ("if (to > 0 && to < rows - 1)", "if (row > 0 && row < rows - 1)", BANDS),
         ("front < bands->bottom + bands->rounds;", "front < bands->bottom + bands->rounds - 1;", BANDS),
     ],
     "meshrt/mesh/exchange/onward.c": [
         ("if (nbytes > flight->reserved)", "if (nbytes > flight->reserved + 100)", CROSSBAR),
         ("leave_cores(o->all.marches[n], &o->crossed)", "leave_cores(o->all.marches[n], &(Crossing){0})", CROSSBAR),
-        ("cross_lines(m, port, &o->crossed);", "cross_lines(m, port, &(Crossing){0});", BANDS),
     ],
     "meshrt/mesh/exchange/porter.py": [
         ("state[TIME] += device.beta * hop.touched", "pass", CROSSBAR),

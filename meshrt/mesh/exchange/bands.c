@@ -61,7 +61,7 @@ static void add_up(int32_t *begins, int64_t rows, int32_t begin)
 }
 
 /* The moves of this round in and to rows of the block are noted by row, in the order of ports there. */
-static void note_by_row(March *m, const Bands *bands, int64_t round)
+static void note_by_row(March *m, const Bands *bands, int64_t round, Crossing *sum)
 {
     const Seats seats = m->seats[m->now & 1];
     const int64_t rows = rows_of(bands), reciprocal = ((int64_t)1 << 44) / m->width + 1;
@@ -88,13 +88,25 @@ static void note_by_row(March *m, const Bands *bands, int64_t round)
         for (int64_t seat = low[port]; seat < high[port]; seat++) {
             const int64_t core = seats.core[seat], row = (core * reciprocal >> 44) - (bands->top - 1);
             const int64_t to = row_after(row, port);
-            if (seat + AHEAD < high[port])
+            if (seat + AHEAD < high[port]) {
                 __builtin_prefetch(&m->packets[seats.leg[seat + AHEAD]]);
-            const Move move = {m->local[core], m->local[core + step], m->packets[seats.leg[seat]], seats.kind[seat],
-                               (int16_t)port};
+                __builtin_prefetch(&m->crossed[port * m->links + seats.core[seat + AHEAD]], 1);
+                __builtin_prefetch(&m->entered[seats.core[seat + AHEAD] + step], 1);
+            }
+            const uint8_t kind = seats.kind[seat];
+            const Move move = {m->local[core], m->local[core + step], m->packets[seats.leg[seat]], kind, (int16_t)port};
             m->leaves[leaves_at[row]++] = move;
             if (to >= 0 && to < rows)
                 m->comes[comes_at[to]++] = move;
+            if (row > 0 && row < rows - 1) { /* what crosses links and ramps of the block is entered */
+                m->crossed[port * m->links + core] += m->nbytes[kind & ASKS];
+                sum->left += m->lines;
+                sum->fresh += kind & TOUCHED ? 0 : m->lines;
+            }
+            if (to > 0 && to < rows - 1) {
+                m->entered[core + step] += m->nbytes[kind & ASKS];
+                sum->here += m->lines;
+            }
         }
     }
     memmove(leaves_at + 1, leaves_at, (size_t)rows * sizeof *leaves_at); /* ends are the next ones' beginnings */
@@ -104,12 +116,14 @@ static void note_by_row(March *m, const Bands *bands, int64_t round)
 }
 
 /* The moves of this round are noted; along a line, as stretches that are those of all rows. */
-void note_moves(March *m, const Bands *bands, int64_t round)
+void note_moves(March *m, const Bands *bands, int64_t round, Crossing *sum)
 {
     if (!in_a_row(m)) {
-        note_by_row(m, bands, round);
+        note_by_row(m, bands, round, sum);
         return;
     }
+    for (int port = 0; port < PORTS; port++)
+        cross_lines(m, port, sum);
     int64_t count = round ? m->leaves_at[round] : 0;
     m->leaves_at[round] = (int32_t)count;
     for (int port = 0; port < PORTS; port++)

@@ -99,7 +99,7 @@ typedef struct {
 } Bands;
 
 int fits_bands(const March *m);
-void note_moves(March *m, const Bands *bands, int64_t round);
+void note_moves(March *m, const Bands *bands, int64_t round, Crossing *sum);
 void move_in_bands(const Marches *all, const Bands *bands);
 void leave_at_edges(const Marches *all, const Bands *bands, int64_t round);
 void come_in_at_edges(const Marches *all, const Bands *bands, int64_t round);

@@ -210,9 +210,7 @@ static void plan_all(Onward *o)
 {
     for (int64_t n = 0; n < o->all.many; n++) {
         March *m = o->all.marches[n];
-        for (int port = 0; port < PORTS; port++)
-            cross_lines(m, port, &o->crossed);
-        note_moves(m, &o->bands, o->bands.rounds);
+        note_moves(m, &o->bands, o->bands.rounds, &o->crossed);
         end_round(m);
     }
     o->bands.rounds++;
