@@ -300,7 +300,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("(*head > *ramp ? *head : *ramp) + busy;", "*head + busy;", ROUNDS),
         ("HOPS * head_row, passed + 1.0, rising);", "HOPS * head_row, passed, rising);", STRIPS),
         ("later_of(load(head, rising), *(Lanes *)ramp) + busy;", "load(head, rising) + busy;", STRIPS),
-        ("{both[1], both[0]};\n}\n\nstatic", "{both[0], both[1]};\n}\n\nstatic", STRIPS),
+        ("(Lanes){both[3], both[2], both[1], both[0]};\n}\n\nstatic", "both;\n}\n\nstatic", BANDS),
         ("later_of(later_of(now, *ramp), *(Lanes *)link)", "later_of(now, *ramp)", STRIPS),
     ],
     "meshrt/mesh/exchange/hops.c": [

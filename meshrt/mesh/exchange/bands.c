@@ -10,6 +10,9 @@
 
 #include "hop.h"
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 enum { NEXT = 4 }; /* moves: what that one needs of memory is asked for now */
 
@@ -147,7 +150,7 @@ static inline __attribute__((always_inline)) void fetch_to_move(const March *m, 
     fetch(m->cells + RAMP_IN * m->row + move->to * m->core_step, m->lines);
 }
 
-static void leave_row_of(const March *m, const Bands *bands, int64_t round, int64_t row)
+static inline __attribute__((always_inline)) void leave_row_of(const March *m, const Bands *bands, int64_t round, int64_t row)
 {
     const int32_t *begin = begin_of(bands, m->leaves_at, round, row);
     for (const Move *move = m->leaves + begin[0], *end = m->leaves + begin[1]; move < end; move++) {
@@ -158,7 +161,7 @@ static void leave_row_of(const March *m, const Bands *bands, int64_t round, int6
     }
 }
 
-static void come_to_row_of(const March *m, const Bands *bands, int64_t round, int64_t row)
+static inline __attribute__((always_inline)) void come_to_row_of(const March *m, const Bands *bands, int64_t round, int64_t row)
 {
     const int32_t *begin = begin_of(bands, m->comes_at, round, row);
     for (const Move *move = m->comes + begin[0], *end = m->comes + begin[1]; move < end; move++)
@@ -167,7 +170,7 @@ static void come_to_row_of(const March *m, const Bands *bands, int64_t round, in
 }
 
 /* Packets of all marches leave the cores of a row. Along a line they come in as well, as in move_in_rows. */
-static void leave_row_in(const Marches *all, const Bands *bands, int64_t round, int64_t row)
+static inline __attribute__((always_inline)) void leave_row_in(const Marches *all, const Bands *bands, int64_t round, int64_t row)
 {
     for (int64_t n = 0; n < all->many; n++) {
         const March *m = all->marches[n];
@@ -184,7 +187,7 @@ static void leave_row_in(const Marches *all, const Bands *bands, int64_t round, 
     }
 }
 
-static void come_to_row_in(const Marches *all, const Bands *bands, int64_t round, int64_t row)
+static inline __attribute__((always_inline)) void come_to_row_in(const Marches *all, const Bands *bands, int64_t round, int64_t row)
 {
     for (int64_t n = 0; n < all->many; n++)
         if (all->marches[n]->timed && !in_a_row(all->marches[n]))
@@ -215,8 +218,7 @@ static int64_t comes_until(const Bands *bands, int64_t round)
     return bands->bottom - (bands->cut_south ? round + 1 : 0);
 }
 
-/* All rounds of rows that need no message. */
-void move_in_bands(const Marches *all, const Bands *bands)
+static inline __attribute__((always_inline)) void move_rows(const Marches *all, const Bands *bands)
 {
     for (int64_t front = bands->top; front < bands->bottom + bands->rounds; front++)
         for (int64_t round = 0; round < bands->rounds && front - round >= bands->top; round++) {
@@ -226,6 +228,40 @@ void move_in_bands(const Marches *all, const Bands *bands)
             if (row - 1 >= comes_from(bands, round) && row - 1 < comes_until(bands, round))
                 come_to_row_in(all, bands, round, row - 1);
         }
+}
+
+static void move_plainly(const Marches *all, const Bands *bands)
+{
+    move_rows(all, bands);
+}
+
+/* The same loops where the processor has vectors of four numbers: the same sums and maxima. */
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void move_by_four(const Marches *all, const Bands *bands)
+{
+    move_rows(all, bands);
+}
+
+static int has_four(void)
+{
+    unsigned a, b, c, d, low, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE) || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        return 0;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (b & bit_AVX2) && (low & 6) == 6; /* the system keeps such vectors */
+}
+#else
+#define move_by_four move_plainly
+static int has_four(void)
+{
+    return 0;
+}
+#endif
+
+/* All rounds of rows that need no message. */
+void move_in_bands(const Marches *all, const Bands *bands)
+{
+    (has_four() ? move_by_four : move_plainly)(all, bands);
 }
 
 /* What is left of a round: rows that are so near to an edge that they needed what came in with the rounds before. */

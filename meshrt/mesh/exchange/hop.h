@@ -10,7 +10,7 @@ static inline int side_by_side(const March *m)
 }
 
 /* Convoy._leave, Porter.leave: a packet leaves a core by a link; those that are sent on, once software has them. */
-static inline void leave_core(const March *m, double *cell, double *link, const double *head, int64_t far, double *to,
+static inline __attribute__((always_inline)) void leave_core(const March *m, double *cell, double *link, const double *head, int64_t far, double *to,
                               int64_t row, double busy, double touched)
 {
     double *time = cell + TIME * m->row, *hops = cell + HOPS * m->row, *stages = cell + STAGES * m->row;
@@ -30,30 +30,31 @@ static inline void leave_core(const March *m, double *cell, double *link, const 
 }
 
 /* Several lines at once: compilers make nothing of it that gives other bits, but not by themselves from a loop. */
-enum { LANES = 2 };
+#pragma GCC diagnostic ignored "-Wpsabi" /* all of this is inlined, and so passes no vectors */
+enum { LANES = 4 };
 typedef double Lanes __attribute__((vector_size(8 * LANES), aligned(8)));
 typedef int64_t Mask __attribute__((vector_size(8 * LANES), aligned(8)));
 
-static inline Lanes either(Mask mask, Lanes one, Lanes other)
+static inline __attribute__((always_inline)) Lanes either(Mask mask, Lanes one, Lanes other)
 {
     return (Lanes)((mask & (Mask)one) | (~mask & (Mask)other));
 }
 
-static inline Lanes later_of(Lanes one, Lanes other)
+static inline __attribute__((always_inline)) Lanes later_of(Lanes one, Lanes other)
 {
     return either((Mask)(one > other), one, other);
 }
 
 /* Numbers that lie in the order of the lanes, or of which each lies before the last. */
-static inline Lanes load(const double *first, int rising)
+static inline __attribute__((always_inline)) Lanes load(const double *first, int rising)
 {
     const Lanes both = *(const Lanes *)(rising ? first : first - (LANES - 1));
-    return rising ? both : (Lanes){both[1], both[0]};
+    return rising ? both : (Lanes){both[3], both[2], both[1], both[0]};
 }
 
-static inline void store(double *first, Lanes both, int rising)
+static inline __attribute__((always_inline)) void store(double *first, Lanes both, int rising)
 {
-    *(Lanes *)(rising ? first : first - (LANES - 1)) = rising ? both : (Lanes){both[1], both[0]};
+    *(Lanes *)(rising ? first : first - (LANES - 1)) = rising ? both : (Lanes){both[3], both[2], both[1], both[0]};
 }
 
 /* leave_core for so many packets, of as many lines or cores, whose numbers lie side by side; their headers so, too, or
@@ -97,7 +98,7 @@ static inline __attribute__((always_inline)) void fetch(const double *first, int
 }
 
 /* They come in from the other side, by the ramps of the cores that they get to. */
-static inline void come_in_core(double *head, double *ramp, double busy)
+static inline __attribute__((always_inline)) void come_in_core(double *head, double *ramp, double busy)
 {
     *ramp = *head = (*head > *ramp ? *head : *ramp) + busy;
 }
@@ -123,7 +124,7 @@ static inline int in_a_row(const March *m)
     return m->stretches && m->core_step == 1 && m->slot_step == 1;
 }
 
-static inline void leave_stretch(const March *m, const Stretch *one, int64_t line)
+static inline __attribute__((always_inline)) void leave_stretch(const March *m, const Stretch *one, int64_t line)
 {
     double *cell = m->cells + line * m->line_step + m->local[one->core];
     double *link = cell + (LINK_FREE + one->port) * m->row, *head = m->heads + line * m->head_line + one->slot;
@@ -134,7 +135,7 @@ static inline void leave_stretch(const March *m, const Stretch *one, int64_t lin
         leave_row(m, one->count, cell, link, head, 0, busy, touched);
 }
 
-static inline void come_in_stretch(const March *m, const Stretch *one, int64_t line)
+static inline __attribute__((always_inline)) void come_in_stretch(const March *m, const Stretch *one, int64_t line)
 {
     double *head = m->heads + line * m->head_line + one->slot;
     double *ramp = m->cells + RAMP_IN * m->row + line * m->line_step + m->local[one->core + step_of(m, one->port)];
