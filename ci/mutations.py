@@ -83,7 +83,7 @@ CORE = f"test_core.py {FABRIC} {SUMS}"
 PRODUCTS = "test_core.py"
 SHIFTS = "test_collectives.py test_shift.py"
 CROSSBAR, ROUNDS = "test_crossbar.py test_itinerary.py", "test_itinerary.py"
-STRIPS = "test_strips.py"
+STRIPS, BANDS = "test_strips.py", "test_bands.py"
 ROWS = "test_sums.py test_sends.py"
 NEURON = "test_neuron_memory.py test_neuron_timeline.py test_neuron_runtime.py test_neuron_tiles.py"
 HBM_TO_HBM = "test_neuron_llama.py::test_a_sum_over_the_cores_goes_from_hbm_to_hbm"
@@ -290,7 +290,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("one->leg, legs[place - 1]); place--)", "one->leg, legs[place - 1]) && 0; place--)", ROUNDS),
         ("return door < end ? door : end;", "return door;", ROUNDS),
     ],
-    "meshrt/mesh/exchange/hops.c": [
+    "meshrt/mesh/exchange/hop.h": [
         ("const int later = head[TIME] > *time;", "const int later = head[TIME] >= *time;", ROUNDS),
         ("+ m->beta * touched;", "+ m->beta;", ROUNDS),
         ("        now = now > *ramp ? now : *ramp;\n", "", ROUNDS),
@@ -298,22 +298,31 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("*ramp = *link = now + busy;", "*link = now + busy;", ROUNDS),
         ("to[HOPS * row] = passed + 1.0;", "to[HOPS * row] = passed;", ROUNDS),
         ("(*head > *ramp ? *head : *ramp) + busy;", "*head + busy;", ROUNDS),
+        ("HOPS * head_row, passed + 1.0, rising);", "HOPS * head_row, passed, rising);", STRIPS),
+        ("later_of(load(head, rising), *(Lanes *)ramp) + busy;", "load(head, rising) + busy;", STRIPS),
+        ("(Lanes){both[3], both[2], both[1], both[0]};\n}\n\nstatic", "both;\n}\n\nstatic", BANDS),
+        ("later_of(later_of(now, *ramp), *(Lanes *)link)", "later_of(now, *ramp)", STRIPS),
+    ],
+    "meshrt/mesh/exchange/hops.c": [
         ("from < 0 ? m.waiting + m.packets[seats.leg[seat]] :", "from < 0 ? m.waiting :", ROUNDS),
         ("head, from < 0 ? m.cores : room,", "head, room,", ROUNDS),
         ("m.crossed[port * m.links + at] += nbytes;", "m.crossed[port * m.links + at] += m.nbytes[0];", CROSSBAR),
         ("            m.entered[to] += nbytes;", "            m.entered[at] += nbytes;", CROSSBAR),
         ("m.entered[to] += nbytes;\n        sum", "m.entered[core] += nbytes;\n        sum", STRIPS),
         ("sum->fresh += seats.kind[seat] & TOUCHED ? 0 : to_line", "sum->fresh += to_line", STRIPS),
-        ("HOPS * head_row, passed + 1.0, rising);", "HOPS * head_row, passed, rising);", STRIPS),
-        ("later_of(load(head, rising), *(Lanes *)ramp) + busy;", "load(head, rising) + busy;", STRIPS),
         ("seats.kind[seat] == stretch->kind &&", "", STRIPS),
-        ("{both[1], both[0]};\n}\n\nstatic", "{both[0], both[1]};\n}\n\nstatic", STRIPS),
-        ("later_of(later_of(now, *ramp), *(Lanes *)link)", "later_of(now, *ramp)", STRIPS),
         ("fresh += !(seats.kind[seat] & TOUCHED);", "", CROSSBAR),
     ],
+    "meshrt/mesh/exchange/bands.c": [
+        ("return port == NORTH ? row - 1 :", "return port == NORTH ? row :", BANDS),
+        ("            come_in_stretch(m, stretch", "            leave_stretch(m, stretch", BANDS),
+        ("            cross_lines(m, port, sum);", "            ;", BANDS),
+        ("if (to > 0 && to < rows - 1)", "if (row > 0 && row < rows - 1)", BANDS),
+        ("front < bands->bottom + bands->rounds;", "front < bands->bottom + bands->rounds - 1;", BANDS),
+    ],
     "meshrt/mesh/exchange/onward.c": [
-        ("m->nbytes[REQUEST] > o->reserved)", "m->nbytes[REQUEST] > o->reserved + 100)", CROSSBAR),
-        ("            leave_cores(m, &o->crossed);\n", "            leave_cores(m, &(Crossing){0});\n", CROSSBAR),
+        ("if (nbytes > flight->reserved)", "if (nbytes > flight->reserved + 100)", CROSSBAR),
+        ("leave_cores(o->all.marches[n], &o->crossed)", "leave_cores(o->all.marches[n], &(Crossing){0})", CROSSBAR),
     ],
     "meshrt/mesh/exchange/porter.py": [
         ("state[TIME] += device.beta * hop.touched", "pass", CROSSBAR),

@@ -13,7 +13,7 @@ from measure import numbered, own
 from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
-from meshrt.mesh.exchange.strips import strips
+from meshrt.mesh.exchange.strips import Part, parts
 from meshrt.mesh.machine import open_machine
 from meshrt.mesh.wires import tally
 from meshrt.ranks.board import Board
@@ -42,17 +42,34 @@ def with_more_behind() -> np.ndarray:
     return np.where(x < 6, owners_in_strips(3, 2), drawn[:, 1] * width + 6 + drawn[:, 0])
 
 
+def with_columns_behind() -> np.ndarray:
+    """The same two strips, a column that keeps its own, and four that do the same, each by itself."""
+    width, height = MESH
+    y, x = np.divmod(np.arange(width * height), width)
+    return np.where(x < 6, owners_in_strips(3, 2), np.where(x > 6, 2 * width + x, y * width + x))
+
+
+def found(owners: np.ndarray) -> list[tuple[int, int, int]]:
+    return [(part.first, part.columns, part.count) for part in parts(owners, *MESH)]
+
+
 def test_strips_are_found_where_they_are():
     width, height = MESH
     for columns, count in ((1, 11), (2, 5), (3, 3), (5, 2)):
-        assert strips(owners_in_strips(columns, count), *MESH) == (columns, count, 0)
-    assert strips(with_more_behind(), *MESH) == (3, 2, 5)
+        assert found(owners_in_strips(columns, count)) == [(0, columns, count)]
+    assert found(owners_in_strips(3, 3, first=2)) == [(2, 3, 3)]
+    assert found(with_more_behind()) == [(0, 3, 2), (6, 5, 1)]
+    assert found(with_columns_behind()) == [(0, 3, 2), (7, 1, 4)]
     at = np.arange(width * height)
     broken = owners_in_strips(3, 3)
     broken[at % width == 4] += 1  # one column of the second strip
     over_the_edge = np.where(at % width < 10, at + 1, at)  # one column as all others, not by itself
-    for owners in (at, broken, over_the_edge, owners_in_strips(3, 3, first=2), owners_in_strips(7, 1)):
-        assert strips(owners, *MESH) is None
+    asks_strips = np.where(at == 10, 0, owners_in_strips(3, 3))  # a core behind them
+    for owners in (at, broken, over_the_edge, owners_in_strips(7, 1), asks_strips):
+        assert not parts(owners, *MESH)
+    asks_behind = np.where(at == 6, 9, owners_in_strips(3, 2))  # a core of a column that takes no other part
+    assert found(asks_behind) == [(0, 3, 2), (6, 4, 1)]
+    assert parts(with_columns_behind(), *MESH)[1] == Part(7, 1, 4)
 
 
 @compiled
@@ -78,7 +95,7 @@ def test_strips_leave_the_machine_as_numpy_does(
         line = Transfer("x", np.arange(width)[::-1].copy(), tiles, True)
         of_one = [Transfer(axis, np.full(n, 4), tiles, True) for axis, n in (("x", width), ("y", height))]
         drawn = Transfer("x", np.random.default_rng(3).integers(0, width, width), tiles, True)
-        by_strip.append(Transfer(None, with_more_behind(), tiles, True))
+        by_strip += [Transfer(None, owners, tiles, True) for owners in (with_more_behind(), with_columns_behind())]
         with crossbar(block) as bar:
             for together in (
                 *([one] for one in by_strip),
@@ -86,7 +103,8 @@ def test_strips_leave_the_machine_as_numpy_does(
                 of_one,
                 [by_strip[1], line],
                 [line, by_strip[2], by_strip[3]],
-                [line, by_strip[-1]],
+                [line, by_strip[-2]],
+                [by_strip[-1], line],
             ):
                 outs += exchange(block, bar, *together)
         tally.settle(block)

@@ -171,12 +171,9 @@ class Convoy:
 
     # ------------------------------------------------------------------------------------------------ other ranks
 
-    def go_on(self, tag: int) -> None:
-        """Nothing else is under way: the rounds that are left may be gone through at once, or stay as they are."""
-
     def _buffer(self, legs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Bytes of a message, and its headers and tiles as they lie in them."""
-        full = int(self.legs.tiles.take(legs).sum()) if self.block.payload else 0
+        full = int(self._bear_tiles(legs).sum()) if self.block.payload else 0
         data = np.empty(len(legs) * 24 + full * self.nbytes, np.uint8)
         heads, brought = data[: len(legs) * 24].view(np.float64).reshape(3, -1), data[len(legs) * 24 :]
         tiles = self.transfer.tiles
@@ -191,7 +188,7 @@ class Convoy:
 
         assert to is not None
         data, heads, brought = self._buffer(legs)
-        heads[...] = self.heads[:, *seats]
+        heads[...] = self._headers(seats)
         if block.payload:
             packets = self._with_tiles(seats, legs)
             local = self.local.take(self.owners.take(packets))
@@ -217,9 +214,18 @@ class Convoy:
         block.watch.waiting(source, f"a crossbar's packets going {PORT_NAMES[port]}".encode())
         block.wait(block.comm.Irecv([data, MPI.BYTE], source, tag), source, data.nbytes)
         block.watch.moving()
-        self.heads[:, *seats] = heads
+        self._put_headers(seats, heads)
         if block.payload:
             self.brought[self._with_tiles(seats, legs)] = brought
+
+    def _headers(self, seats: Seats) -> np.ndarray:
+        return self.heads[:, *seats]
+
+    def _put_headers(self, seats: Seats, heads: np.ndarray) -> None:
+        self.heads[:, *seats] = heads
+
+    def _bear_tiles(self, legs: np.ndarray) -> np.ndarray:
+        return self.legs.tiles.take(legs)
 
     def _with_tiles(self, seats: Seats, legs: np.ndarray) -> np.ndarray:
         """The packets of those that carry their tiles, on these legs."""

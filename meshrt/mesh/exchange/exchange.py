@@ -21,8 +21,9 @@ from meshrt.errors import RouteError, UsageError
 from meshrt.mesh.exchange.convoy import Convoy
 from meshrt.mesh.exchange.legs import REQUEST_BYTES, Transfer
 from meshrt.mesh.exchange.marching import MarchingConvoy, MarchingPorter
+from meshrt.mesh.exchange.onward import go_on
 from meshrt.mesh.exchange.porter import Porter
-from meshrt.mesh.exchange.strips import MarchingStrips, strips
+from meshrt.mesh.exchange.strips import MarchingStrips, parts
 from meshrt.mesh.mesh import EAST, NORTH, PORT_NAMES, SOUTH, WEST
 from meshrt.mesh.wires import ramps
 from meshrt.mesh.wires.routers import core_at
@@ -74,7 +75,7 @@ def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.nda
     if block.clock.messages is not None:
         block.clock.messages.exchange(transfers)
     flights: list[Any] = [_flight(block, transfer, number, len(transfers)) for number, transfer in enumerate(transfers)]
-    tag, by_itself = bar.channels[0].number % 32768, False
+    tag, under_way = bar.channels[0].number % 32768, 0
     try:
         for turns in zip_longest(*(flight.rounds(bar.cache) for flight in flights)):
             pending: list[Any] = []
@@ -85,9 +86,9 @@ def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.nda
                 flight.arrive(turn, tag)
             for request in pending:
                 block.wait(request)
-            if len(together) == 1 and not by_itself:
-                by_itself = True
-                together[0][0].go_on(tag)
+            if len(together) != under_way:
+                under_way = len(together)
+                go_on(block, [flight for flight, _ in together], tag)
     finally:
         for flight in flights:
             block.memory.free(flight.name)
@@ -108,9 +109,9 @@ def _flight(block: "Block", transfer: Transfer, number: int, together: int) -> A
         return (Porter if transfer.axis else Convoy)(block, transfer, number)
     if transfer.axis:
         return MarchingPorter(block, transfer, number)
-    alike = strips(np.asarray(transfer.owners), block.mesh.width, block.mesh.height)
-    if alike:
-        return MarchingStrips(block, transfer, number, alike, together == 1)
+    found = parts(np.asarray(transfer.owners), block.mesh.width, block.mesh.height)
+    if found:
+        return MarchingStrips(block, transfer, number, found, together == 1)
     return MarchingConvoy(block, transfer, number)
 
 

@@ -3,33 +3,7 @@
    The NumPy code there is the definition, and what runs where this is not built. Both give the same bits: every number
    is one sum or one maximum of doubles, in the same order, and the compiler may fuse none of them. */
 
-#include "march.h"
-
-/* Do lines lie side by side, and not the cores of each? */
-static int side_by_side(const March *m)
-{
-    return m->line_step == 1 && m->head_line == 1 && m->line_step < m->core_step;
-}
-
-/* Convoy._leave, Porter.leave: a packet leaves a core by a link; those that are sent on, once software has them. */
-static inline void leave_core(const March *m, double *cell, double *link, const double *head, int64_t far, double *to,
-                              int64_t row, double busy, double touched)
-{
-    double *time = cell + TIME * m->row, *hops = cell + HOPS * m->row, *stages = cell + STAGES * m->row;
-    const int later = head[TIME] > *time;
-    const double passed = later ? head[HOPS * far] : *hops, staged = (later ? head[STAGES * far] : *stages) + touched;
-    double now = (later ? head[TIME] : *time) + m->beta * touched;
-    *time = now, *hops = passed, *stages = staged;
-    if (m->timed) {
-        double *ramp = cell + RAMP_OUT * m->row;
-        now = now > *ramp ? now : *ramp;
-        now = now > *link ? now : *link;
-        *ramp = *link = now + busy;
-    }
-    to[TIME] = now + m->alpha;
-    to[HOPS * row] = passed + 1.0;
-    to[STAGES * row] = staged;
-}
+#include "hop.h"
 
 /* The packets of a convoy, whose headers go from seat to seat. What crosses the links and the ramps is entered, and who
    goes over the edge of the block is noted. */
@@ -64,62 +38,6 @@ static void leave_by(March *march, int port, Crossing *sum)
     sum->left += left, sum->fresh += fresh, sum->here += here;
 }
 
-/* Several lines at once: compilers make nothing of it that gives other bits, but not by themselves from a loop. */
-enum { LANES = 2 };
-typedef double Lanes __attribute__((vector_size(8 * LANES), aligned(8)));
-typedef int64_t Mask __attribute__((vector_size(8 * LANES), aligned(8)));
-
-static inline Lanes either(Mask mask, Lanes one, Lanes other)
-{
-    return (Lanes)((mask & (Mask)one) | (~mask & (Mask)other));
-}
-
-static inline Lanes later_of(Lanes one, Lanes other)
-{
-    return either((Mask)(one > other), one, other);
-}
-
-/* Numbers that lie in the order of the lanes, or of which each lies before the last. */
-static inline Lanes load(const double *first, int rising)
-{
-    const Lanes both = *(const Lanes *)(rising ? first : first - (LANES - 1));
-    return rising ? both : (Lanes){both[1], both[0]};
-}
-
-static inline void store(double *first, Lanes both, int rising)
-{
-    *(Lanes *)(rising ? first : first - (LANES - 1)) = rising ? both : (Lanes){both[1], both[0]};
-}
-
-/* leave_core for so many packets, of as many lines or cores, whose numbers lie side by side; their headers so, too, or
-   the other way round. */
-static inline __attribute__((always_inline)) void leave_row(const March *m, int64_t count, double *cell, double *link,
-                                                            double *head, int rising, double busy, double touched)
-{
-    const int64_t row = m->row, head_row = m->head_row, step = rising ? 1 : -1;
-    const double software = m->beta * touched;
-    int64_t n = 0;
-    for (; n + LANES <= count; n += LANES, cell += LANES, link += LANES, head += LANES * step) {
-        Lanes *time = (Lanes *)(cell + TIME * row), *hops = (Lanes *)(cell + HOPS * row);
-        Lanes *stages = (Lanes *)(cell + STAGES * row), *ramp = (Lanes *)(cell + RAMP_OUT * row);
-        const Lanes its = load(head, rising);
-        const Mask later = (Mask)(its > *time);
-        const Lanes passed = either(later, load(head + HOPS * head_row, rising), *hops);
-        const Lanes staged = either(later, load(head + STAGES * head_row, rising), *stages) + touched;
-        Lanes now = either(later, its, *time) + software;
-        *time = now, *hops = passed, *stages = staged;
-        store(head + HOPS * head_row, passed + 1.0, rising);
-        store(head + STAGES * head_row, staged, rising);
-        if (m->timed) {
-            now = later_of(later_of(now, *ramp), *(Lanes *)link);
-            *ramp = *(Lanes *)link = now + busy;
-        }
-        store(head, now + m->alpha, rising);
-    }
-    for (; n < count; n++, cell++, link++, head += step)
-        leave_core(m, cell, link, head, head_row, head, head_row, busy, touched);
-}
-
 /* Packets of all lines, which do the same; their headers stay where they are. */
 static inline void leave_line(const March *m, Seats seats, int port, int64_t seat, int64_t line)
 {
@@ -130,17 +48,6 @@ static inline void leave_line(const March *m, Seats seats, int port, int64_t sea
     double *head = m->heads + line * m->head_line + m->packets[seats.leg[seat]] * m->slot_step;
     leave_core(m, m->cells + cell, m->cells + (LINK_FREE + port) * m->row + cell, head, m->head_row, head, m->head_row,
                m->busy[seats.kind[seat] & ASKS], seats.kind[seat] >> 1);
-}
-
-/* Packets lie in the order of their readers, cores at any distance. Of many lines the processor itself fetches what comes
-   next. */
-enum { MANY_LINES = 64, CACHE_LINE = 64 }; /* lines, bytes */
-
-static inline __attribute__((always_inline)) void fetch(const double *first, int64_t count)
-{
-    const char *end = (const char *)(first + count);
-    for (const char *line = (const char *)((intptr_t)first & -CACHE_LINE); line < end; line += CACHE_LINE)
-        __builtin_prefetch(line, 1);
 }
 
 static inline __attribute__((always_inline)) void fetch_to_leave(const March *m, Seats seats, int port, int64_t seat)
@@ -191,27 +98,6 @@ static void leave_lines_by(const March *const march, int port)
     }
 }
 
-/* They come in from the other side, by the ramps of the cores that they get to. */
-static inline void come_in_core(double *head, double *ramp, double busy)
-{
-    *ramp = *head = (*head > *ramp ? *head : *ramp) + busy;
-}
-
-/* The same for so many, as leave_row. */
-static inline __attribute__((always_inline)) void come_in_row(int64_t count, double *head, int rising, double *ramp,
-                                                              double busy)
-{
-    const int64_t step = rising ? 1 : -1;
-    int64_t n = 0;
-    for (; n + LANES <= count; n += LANES, head += LANES * step, ramp += LANES) {
-        const Lanes came = later_of(load(head, rising), *(Lanes *)ramp) + busy;
-        *(Lanes *)ramp = came;
-        store(head, came, rising);
-    }
-    for (; n < count; n++, head += step)
-        come_in_core(head, ramp++, busy);
-}
-
 static void come_in_by(const March *const march, int port)
 {
     const March m = *march;
@@ -259,11 +145,6 @@ static void come_in_lines_by(const March *const march, int port)
    Where the cores of a line lie side by side, and so its packets, neighbours that pass packets on the same way are gone
    through as one: all that is done for a line in a round is a few stretches of memory. */
 
-static int in_a_row(const March *m)
-{
-    return m->stretches && m->core_step == 1 && m->slot_step == 1;
-}
-
 /* Does this seat's packet follow that of the one before, as all of a stretch do? */
 static int follows(const March *m, Seats seats, int64_t seat, const Stretch *stretch)
 {
@@ -271,13 +152,13 @@ static int follows(const March *m, Seats seats, int64_t seat, const Stretch *str
            m->packets[seats.leg[seat]] == m->packets[seats.leg[seat - 1]] + stretch->step;
 }
 
-/* Those that leave by a port, from this place of the list on. Returns how many there are then. */
-static int64_t stretches_of(const March *m, int port, int64_t count)
+int64_t stretches_of(const March *m, int port, Stretch *stretches)
 {
     const Seats seats = m->seats[m->now & 1];
     const int64_t low = port * m->cores, high = low + m->fill[port];
+    int64_t count = 0;
     for (int64_t seat = low; seat < high;) {
-        Stretch *stretch = &m->stretches[count++];
+        Stretch *stretch = &stretches[count++];
         *stretch = (Stretch){seats.core[seat], m->packets[seats.leg[seat]], 1, 1, port, seats.kind[seat]};
         if (++seat < high)
             stretch->step = m->packets[seats.leg[seat]] < stretch->slot ? -1 : 1;
@@ -287,27 +168,6 @@ static int64_t stretches_of(const March *m, int port, int64_t count)
     return count;
 }
 
-static inline void leave_stretch(const March *m, const Stretch *one, int64_t line)
-{
-    double *cell = m->cells + line * m->line_step + m->local[one->core];
-    double *link = cell + (LINK_FREE + one->port) * m->row, *head = m->heads + line * m->head_line + one->slot;
-    const double busy = m->busy[one->kind & ASKS], touched = one->kind >> 1;
-    if (one->step > 0)
-        leave_row(m, one->count, cell, link, head, 1, busy, touched);
-    else
-        leave_row(m, one->count, cell, link, head, 0, busy, touched);
-}
-
-static inline void come_in_stretch(const March *m, const Stretch *one, int64_t line)
-{
-    double *head = m->heads + line * m->head_line + one->slot;
-    double *ramp = m->cells + RAMP_IN * m->row + line * m->line_step + m->local[one->core + step_of(m, one->port)];
-    if (one->step > 0)
-        come_in_row(one->count, head, 1, ramp, m->busy[one->kind & ASKS]);
-    else
-        come_in_row(one->count, head, 0, ramp, m->busy[one->kind & ASKS]);
-}
-
 /* All lines' packets leave, and get to the next core, too: this is the first of what is carried out together, so it has
    its turn with the ramp of each core before all others. */
 static void move_in_rows(const March *const march)
@@ -315,7 +175,7 @@ static void move_in_rows(const March *const march)
     const March m = *march;
     int64_t count = 0;
     for (int port = 0; port < PORTS; port++)
-        count = stretches_of(march, port, count);
+        count += stretches_of(march, port, m.stretches + count);
     for (int64_t line = 0; line < m.lines; line++) {
         for (int64_t n = 0; n < count; n++)
             leave_stretch(&m, &m.stretches[n], line);
@@ -324,8 +184,7 @@ static void move_in_rows(const March *const march)
     }
 }
 
-/* What crosses the links and the ramps of all lines that have the core in this block is entered. */
-static void cross_lines(March *march, int port, Crossing *sum)
+void cross_lines(March *march, int port, Crossing *sum)
 {
     const March m = *march;
     const Seats seats = m.seats[m.now & 1];

@@ -4,7 +4,7 @@
 #include "../stable.h"
 #include <stdint.h>
 
-enum { PORTS = 4, LEGS = 4 };                                      /* as in itinerary.py */
+enum { PORTS = 4, LEGS = 4, NORTH = 0, SOUTH = 2 };                /* as in itinerary.py, mesh.py */
 enum { TIME, HOPS, STAGES, LINK_FREE, RAMP_IN = 7, RAMP_OUT = 8 }; /* rows of cells, as in clock.py */
 enum { TILE, REQUEST, NOTHING };                                   /* what a core holds for others */
 enum { ASKS = 1, TOUCHED = 2 }; /* bits of a packet's kind: it bears no tile, software had it before */
@@ -25,6 +25,12 @@ typedef struct {
 typedef struct {
     int32_t core, slot, step, count, port, kind;
 } Stretch;
+
+/* A packet that moves in a round, on each of the lines: the places of its core and of the next, and its port. */
+typedef struct {
+    int32_t from, to, packet;
+    int16_t kind, port;
+} Move;
 
 /* As in march.py: pointers, whole numbers and doubles of eight bytes each. */
 typedef struct {
@@ -47,6 +53,8 @@ typedef struct {
     double *heads;                /* of all packets of all lines, and how far apart they and their cells are: */
     int64_t lines, line_step, core_step, head_row, head_line, slot_step;
     Stretch *stretches;         /* of a round: room for them, or NULL; see hops.c */
+    Move *leaves, *comes;       /* of some rounds, by row: room for them, or NULL; along a line stretches; see bands.c */
+    int32_t *leaves_at, *comes_at; /* where those of each round and row begin */
     int64_t *crossed, *entered; /* bytes over the links, [port][links], and into each place; of lines, each core */
     int64_t links, nbytes[2];   /* of a packet with a tile and of a request, as busy */
     int64_t timed;              /* does a link take any time? */
@@ -75,3 +83,25 @@ int64_t begin_round(March *march);
 void leave_cores(March *march, Crossing *sum);
 void come_in_at_cores(March *march);
 void end_round(March *march);
+void cross_lines(March *march, int port, Crossing *sum); /* of all lines, links' and ramps' bytes are entered */
+int64_t stretches_of(const March *m, int port, Stretch *stretches); /* who leaves by a port, and how many these are */
+
+/* Some that go in step, one after the other at each core. */
+typedef struct {
+    March **marches;
+    int64_t many;
+} Marches;
+
+/* Rounds that are planned, and rows of the mesh that are in the block; are others' before them, and behind? */
+enum { ROUNDS = 16 }; /* at most; as in onward.py */
+typedef struct {
+    int64_t rounds, top, bottom, cut_north, cut_south;
+} Bands;
+
+int fits_bands(const March *m);
+void note_moves(March *m, const Bands *bands, int64_t round, Crossing *sum);
+void move_in_bands(const Marches *all, const Bands *bands);
+void leave_at_edges(const Marches *all, const Bands *bands, int64_t round);
+void come_in_at_edges(const Marches *all, const Bands *bands, int64_t round);
+int64_t move_headers_of(const March *m, const Bands *bands, int64_t round, int port, int coming, double *data,
+                        int64_t count);

@@ -4,7 +4,7 @@ itinerary.py, convoy.py and porter.py define them. Arrays are as narrow as what 
 and gone through from front to back in each round.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from meshrt.mesh.block import Block
 
 PORTS, HEADER, STRETCH = len(STEP), 3, 6
+ROUNDS, MOVE = 16, 4  # of bands.c: rounds at once, at most; numbers of a move
 ASKS, TOUCHED = 1, 2  # bits of a packet's kind: it bears no tile, software had it before
 BY_LEG = ("doors", "lengths", "packets", "first", "tiles", "start", "came", "next")
 SEATS = ("core", "leg", "stop", "kind", "heads")
@@ -27,7 +28,7 @@ NUMBERS = (
     *(f"{name} {turn}" for turn in (0, 1) for name in SEATS),
     *("from", "ended", "leaving", "coming", "local", "from lines", "to lines"),
     *("cells", "row", "waiting", "heads", "lines", *STEPS),
-    *("stretches", "crossed", "entered", "links"),
+    *("stretches", "leaves", "comes", "leaves at", "comes at", "crossed", "entered", "links"),
 )
 Places = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 TABLE = np.dtype(  # March in march.c: whole numbers, and the addresses of arrays
@@ -96,9 +97,12 @@ class March:
         self.put(**{"from lines": self.lines[0], "to lines": self.lines[1]}, lines=count)
         self.put(**dict(zip(STEPS, steps, strict=True)))
 
-    def rounds(self) -> Iterator["March"]:
-        while self.enter():
-            yield self
+    def plan_ahead(self, rows: int) -> None:
+        """Make room for some rounds at once, of a block of so many rows (bands.c)."""
+        numbers, room = STRETCH if "stretches" in self.arrays else MOVE, ROUNDS * PORTS * self.cores + MOVE
+        for way in ("leaves", "comes"):  # pages that are hardly touched
+            begins = {f"{way} at": np.empty(ROUNDS * (rows + 3), np.int32)}
+            self.put(**{way: np.empty((room, numbers), np.int32)}, **begins)
 
     def enter(self) -> int:
         """A round begins: so many packets move in it."""
@@ -108,25 +112,17 @@ class March:
 
     def held(self) -> tuple[int, int]:
         """The most tiles of others, and the most requests, that one core holds after this round."""
-        self.table["most"] = tiles, requests = self.held_by.max(axis=1).tolist()
+        self.table["most"] = self.bound = tiles, requests = self.held_by.max(axis=1).tolist()
         return tiles, requests
 
-    def leave(self, block: "Block", name: str, view: View, places: Places) -> None:
-        """The packets of a round leave the cores of the block; `name`: of their memory.
+    def leave(self, block: "Block", view: View, places: Places) -> None:
+        """The packets of a round leave the cores of the block.
 
         `places(cores)`, for the maps: (those of the cores that are in the block, their places in the view).
         """
-        if self._bytes(self.bound) > block.memory.names[name]:
-            self.reserve(block, name)
         if block.mapped:
             self._map(block, view, places)
         self.count(block, *self.core.leave(self.address))
-
-    def reserve(self, block: "Block", name: str) -> None:
-        """Core memory of that name for what is really held after this round. LimitError."""
-        needed = self._bytes(self.held())
-        if needed > block.memory.names[name]:
-            block.memory.resize(name, needed)
 
     def count(self, block: "Block", left: int, fresh: int, arrived: int) -> None:
         """So many packets left cores of the block, of these so many untouched ones, and so many got to them."""
@@ -136,10 +132,6 @@ class March:
         counters.stages += left - fresh
         if arrived:
             counters.max_hops = max(counters.max_hops, 1)
-
-    def _bytes(self, held: tuple[int, int]) -> int:
-        tiles, requests = self.table["nbytes"].tolist()
-        return int(held[0] * tiles + held[1] * requests)
 
     def _map(self, block: "Block", view: View, places: Places) -> None:
         """Enter what leaves in the maps."""
@@ -170,3 +162,28 @@ class March:
         count = self.table["over" if way == "leaving" else "into"][port]
         seats = self.crossing[way][port * self.cores :][:count]
         return seats, self.of("leg").take(seats)
+
+
+def rounds(marches: Sequence[March]) -> Iterator[Sequence[March]]:
+    """The rounds of marches that go in step: cores of one meet none of another, but they are one transfer."""
+    while sum([march.enter() for march in marches]):
+        yield marches
+
+
+def reserve(block: "Block", name: str, marches: Sequence[March]) -> None:
+    """Core memory of that name for what is held after this round at the fullest core. LimitError."""
+    if _bytes(marches, [march.bound for march in marches]) > block.memory.names[name]:
+        reserve_held(block, name, marches)
+
+
+def reserve_held(block: "Block", name: str, marches: Sequence[March]) -> None:
+    """The same where it is not known that what there is does."""
+    needed = _bytes(marches, [march.held() for march in marches])
+    if needed > block.memory.names[name]:
+        block.memory.resize(name, needed)
+
+
+def _bytes(marches: Sequence[March], held: list[tuple[int, int]]) -> int:
+    """What the most of tiles and the most of requests take."""
+    tiles, requests = (max(of_each) for of_each in zip(*held, strict=True))
+    return int(tiles * marches[0].table["nbytes"][0] + requests * marches[0].table["nbytes"][1])

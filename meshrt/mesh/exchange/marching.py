@@ -7,8 +7,7 @@ import numpy as np
 
 from meshrt.mesh.exchange.convoy import Convoy, Seats
 from meshrt.mesh.exchange.legs import ways
-from meshrt.mesh.exchange.march import HEADER, PORTS, STRETCH, March
-from meshrt.mesh.exchange.onward import Onward
+from meshrt.mesh.exchange.march import HEADER, PORTS, STRETCH, March, reserve, rounds
 from meshrt.mesh.exchange.porter import Porter
 from meshrt.mesh.exchange.rounds import position_here
 
@@ -16,22 +15,24 @@ from meshrt.mesh.exchange.rounds import position_here
 class MarchingConvoy(Convoy):
     """A transfer between any cores."""
 
-    lines = 1
+    marches: list[March]  # one here
 
     def _open(self) -> None:
         mesh, cells = self.block.mesh, self.block.clock.cells
         self.legs = ways(mesh.width, mesh.height, self.owners, self.transfer.asks)
-        self.march = March(self.block.core, mesh.width, mesh.height, self.legs)
-        self.waiting = np.zeros((HEADER, self.march.cores))  # headers of those that wait, by packet
+        march = March(self.block.core, mesh.width, mesh.height, self.legs)
+        self.marches = [march]
+        self.waiting = np.zeros((HEADER, march.cores))  # headers of those that wait, by packet
         local = np.where(self.local == self.nowhere, -1, self.local)[:-1].astype(np.int32)
         arrays: dict[str, np.ndarray] = {"cells": cells, "crossed": self.crossed, "entered": self.entered}
-        self.march.carry(self.block, self.nbytes, len(cells[0]), local=local, waiting=self.waiting, **arrays)
+        march.carry(self.block, self.nbytes, len(cells[0]), local=local, waiting=self.waiting, **arrays)
 
     def rounds(self, cache: dict[object, Any]) -> Iterator[Any]:
-        return self.march.rounds()
+        return rounds(self.marches)
 
     def depart(self, turn: Any, tag: int, pending: list[Any]) -> None:
-        self.march.leave(self.block, self.name, self.view, self._places)
+        reserve(self.block, self.name, self.marches)
+        self._leave_all()
         if not self.whole:
             for port in range(PORTS):
                 self._send(port, *self._over_edge("leaving", port), tag, pending)
@@ -40,27 +41,31 @@ class MarchingConvoy(Convoy):
         if not self.whole:
             for port in range(PORTS):
                 self._take(port, *self._over_edge("coming", port), tag)
-        self.march.come_in()
+        for march in self.marches:
+            march.come_in()
 
-    def go_on(self, tag: int) -> None:
-        if self.block.mapped or (self.block.payload and not self.whole):
-            return
-        onward = Onward(self.block, self.march, self.name)
-        if self.whole or onward.connect(tag, self.march.cores * self.lines):
-            self._lay_out()
-            onward.go()
-            self._put_back()
+    def goes_on(self, alone: bool) -> bool:
+        """Can the compiled core go through all rounds that are left (onward.py)?"""
+        return alone and (self.whole or not self.block.payload)
 
-    def _lay_out(self) -> None:
+    def _leave_all(self) -> None:
+        """The packets of a round leave the cores of the block."""
+        self.marches[0].leave(self.block, self.view, self._places)
+
+    def most_over_edge(self) -> int:
+        """No more packets than that go over the edge of the block by a port."""
+        return self.marches[0].cores
+
+    def lay_out(self) -> None:
         """Clocks may lie otherwise now, as nothing else needs them until they are put back."""
 
-    def _put_back(self) -> None:
+    def put_back(self) -> None:
         """Clocks lie as those of a block do."""
 
     def _over_edge(self, way: str, port: int) -> tuple[Seats, np.ndarray]:
         """Of packets that go over the edge of the block by a port: where their headers are, and their legs."""
-        self.heads = self.march.of("heads")
-        seats, legs = self.march.over_edge(way, port)
+        self.heads = self.marches[0].of("heads")
+        seats, legs = self.marches[0].over_edge(way, port)
         return (seats,), legs
 
     def _places(self, cores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -83,33 +88,43 @@ class MarchingPorter(Porter):
             cache[key] = ways(width, height, owners, asks)
         self.legs = cache[key]
         self.march = March(block.core, width, height, self.legs)
+        self.marches = [self.march]
         self.inside, at = position_here(block, self.axis, np.arange(self.count))
-        self.cut = not self.inside.all()  # do lines go on at other ranks?
+        self.whole = bool(self.inside.all())  # do no lines go on at other ranks?
         row, cells = block.shape[1], block.clock.cells
         self.bytes_crossed, self.bytes_entered = np.zeros((4, self.count), np.int64), np.zeros(self.count, np.int64)
         arrays: dict[str, np.ndarray] = {"crossed": self.bytes_crossed, "entered": self.bytes_entered, "cells": cells}
         self.march.carry(block, self.nbytes, len(cells[0]), local=at.astype(np.int32), heads=self.header, **arrays)
         steps = *((row, 1) if self.axis == "x" else (1, row)), *(step // 8 for step in self.header.strides)
         self.march.on_lines(np.outer([0, self.lines], self.inside), self.lines, steps)
-        if self.axis == "x" and not self.cut and not self.number:
+        if self.axis == "x" and self.whole and not self.number:
             self.march.put(stretches=np.empty((PORTS * self.count, STRETCH), np.int32))
-        return self.march.rounds()
+        return rounds(self.marches)
 
     def depart(self, turn: Any, tag: int, pending: list[Any]) -> None:
-        self.march.leave(self.block, self.name, self.view, self._places)
-        if self.cut:
+        reserve(self.block, self.name, self.marches)
+        self.march.leave(self.block, self.view, self._places)
+        if not self.whole:
             for port in range(PORTS):
                 self._give(port, *self._slots("leaving", port), tag, pending)
 
     def arrive(self, turn: Any, tag: int) -> None:
-        if self.cut:
+        if not self.whole:
             for port in range(PORTS):
                 self._get(port, *self._slots("coming", port), tag)
         self.march.come_in()
 
-    def go_on(self, tag: int) -> None:
-        if not self.cut and not self.block.mapped:
-            Onward(self.block, self.march, self.name).go()
+    def goes_on(self, alone: bool) -> bool:
+        return self.whole or not self.block.payload
+
+    def most_over_edge(self) -> int:
+        return self.lines
+
+    def lay_out(self) -> None:
+        """As those of a convoy that is no strips."""
+
+    def put_back(self) -> None:
+        """The same."""
 
     def land(self) -> np.ndarray:
         self.crossed, self.entered = self.bytes_crossed[:, self.inside], self.bytes_entered[self.inside]

@@ -7,7 +7,7 @@
 #include "../../ranks/bells.h"
 #include "march.h"
 
-enum { ENTER, LEAVE, RECEIVE, SENT };           /* what is next */
+enum { ENTER, PLAN, LEAVE, RECEIVE, SENT };     /* what is next */
 enum { DONE, MORE, FULL, AWAITED, FAILED };     /* why Python is to look; as in onward.py */
 enum { NOTHING_POSTED, POSTED, LEFT_TO_PYTHON }; /* of a request */
 enum { STATUS = 64, MANY = 1 << 20 };           /* bytes, more than a status has; hops, a few milliseconds */
@@ -22,10 +22,19 @@ typedef struct {
     int64_t messages, packets; /* that were sent so far */
 } Message;
 
+/* A transfer: its marches, which go in step, and their messages. */
 typedef struct {
-    March *march;
+    Marches all;
     int64_t reserved; /* bytes of memory at every core for what it holds */
-    int64_t next, port;
+    Message leaving[PORTS], coming[PORTS];
+} Flight;
+
+typedef struct {
+    Flight *flights;
+    int64_t many;
+    Marches all; /* of all flights */
+    int64_t next, port, flight, round, most; /* so many rounds at once, 1: one after the other */
+    Bands bands;
     Crossing crossed; /* since Python looked */
     int (*isend)(intptr_t, intptr_t, intptr_t, intptr_t, intptr_t, intptr_t, void *);
     int (*irecv)(intptr_t, intptr_t, intptr_t, intptr_t, intptr_t, intptr_t, void *);
@@ -34,7 +43,6 @@ typedef struct {
     int64_t *taken;    /* messages that bells announced and that were waited for; NULL: none rings */
     int64_t questions; /* so often MPI is asked for a message before Python waits for it */
     int64_t error;     /* of MPI, 0: none */
-    Message leaving[PORTS], coming[PORTS];
 } Onward;
 
 static inline void move_header(double *head, int64_t far, double *data, int64_t count, int coming)
@@ -75,6 +83,19 @@ static int64_t move_headers(const March *m, int port, int coming, double *data, 
     return place;
 }
 
+/* The same of all marches of a flight, one after the other. */
+static int64_t move_all_headers(const Onward *o, const Flight *flight, int port, int coming, double *data, int64_t count)
+{
+    int64_t place = 0;
+    for (int64_t n = 0; n < flight->all.many; n++) {
+        const March *m = flight->all.marches[n];
+        double *to = data ? data + place : NULL;
+        place += o->most > 1 ? move_headers_of(m, &o->bands, o->round, port, coming, to, count)
+                             : move_headers(m, port, coming, to, count);
+    }
+    return place;
+}
+
 static int is_done(Onward *o, void *request)
 {
     int done = 0;
@@ -94,12 +115,12 @@ static int is_over(Onward *o, Message *message)
 }
 
 /* Convoy._send: what leaves the block is given to the neighbour. 0: MPI failed. */
-static int send_by(Onward *o, int port)
+static int send_by(Onward *o, Flight *flight, int port)
 {
-    Message *message = &o->leaving[port];
-    if (message->rank < 0 || !(message->count = move_headers(o->march, port, 0, NULL, 0)))
+    Message *message = &flight->leaving[port];
+    if (message->rank < 0 || !(message->count = move_all_headers(o, flight, port, 0, NULL, 0)))
         return 1;
-    move_headers(o->march, port, 0, message->data, message->count);
+    move_all_headers(o, flight, port, 0, message->data, message->count);
     const intptr_t nbytes = (intptr_t)(message->count * 3 * (int64_t)sizeof(double));
     o->error = o->isend((intptr_t)message->data, nbytes, o->byte, (intptr_t)message->rank, o->tag, o->comm,
                         message->request);
@@ -114,13 +135,13 @@ static int send_by(Onward *o, int port)
 }
 
 /* Convoy._take: what comes in from the neighbour. 0: Python is to wait for it, or MPI failed. */
-static int take_by(Onward *o, int port)
+static int take_by(Onward *o, Flight *flight, int port)
 {
-    Message *message = &o->coming[port];
+    Message *message = &flight->coming[port];
     if (message->rank < 0)
         return 1;
     if (message->state == NOTHING_POSTED) {
-        if (!(message->count = move_headers(o->march, port, 1, NULL, 0)))
+        if (!(message->count = move_all_headers(o, flight, port, 1, NULL, 0)))
             return 1;
         const intptr_t nbytes = (intptr_t)(message->count * 3 * (int64_t)sizeof(double));
         o->error = o->irecv((intptr_t)message->data, nbytes, o->byte, (intptr_t)message->rank, o->tag, o->comm,
@@ -140,14 +161,14 @@ static int take_by(Onward *o, int port)
             ++*o->taken;
     }
     message->state = NOTHING_POSTED;
-    move_headers(o->march, port, 1, message->data, message->count);
+    move_all_headers(o, flight, port, 1, message->data, message->count);
     return 1;
 }
 
 /* Has what was sent by a port left? */
-static int has_left(Onward *o, int port)
+static int has_left(Onward *o, Flight *flight, int port)
 {
-    Message *message = &o->leaving[port];
+    Message *message = &flight->leaving[port];
     if (message->state == POSTED && !is_over(o, message)) {
         message->state = LEFT_TO_PYTHON;
         return 0;
@@ -156,40 +177,136 @@ static int has_left(Onward *o, int port)
     return !o->error;
 }
 
+/* A round begins. Returns how many hops there are in it. */
+static int64_t begin_all(Onward *o)
+{
+    int64_t hops = 0;
+    for (int64_t n = 0; n < o->all.many; n++) {
+        March *m = o->all.marches[n];
+        hops += begin_round(m) * (m->lines ? m->lines : 1);
+    }
+    return hops;
+}
+
+/* Do cores hold more tiles of others and requests than there is memory for? */
+static int is_full(const Onward *o)
+{
+    for (const Flight *flight = o->flights; flight < o->flights + o->many; flight++) {
+        int64_t nbytes = 0;
+        for (int what = TILE; what <= REQUEST; what++) {
+            int64_t most = 0;
+            for (int64_t n = 0; n < flight->all.many; n++)
+                most = flight->all.marches[n]->most[what] > most ? flight->all.marches[n]->most[what] : most;
+            nbytes += most * flight->all.marches[0]->nbytes[what];
+        }
+        if (nbytes > flight->reserved)
+            return 1;
+    }
+    return 0;
+}
+
+/* What moves in this round is noted, and the next one can begin. */
+static void plan_all(Onward *o)
+{
+    for (int64_t n = 0; n < o->all.many; n++) {
+        March *m = o->all.marches[n];
+        note_moves(m, &o->bands, o->bands.rounds, &o->crossed);
+        end_round(m);
+    }
+    o->bands.rounds++;
+}
+
+/* Marches of one flight meet nowhere: one after the other. */
+static void move_all_in_bands(Onward *o)
+{
+    if (o->many > 1)
+        move_in_bands(&o->all, &o->bands);
+    else
+        for (int64_t n = 0; n < o->all.many; n++)
+            move_in_bands(&(Marches){&o->all.marches[n], 1}, &o->bands);
+}
+
+static void leave_all(Onward *o)
+{
+    if (o->most > 1)
+        leave_at_edges(&o->all, &o->bands, o->round);
+    else
+        for (int64_t n = 0; n < o->all.many; n++)
+            leave_cores(o->all.marches[n], &o->crossed);
+}
+
+static void come_in_all(Onward *o)
+{
+    if (o->most > 1)
+        come_in_at_edges(&o->all, &o->bands, o->round);
+    else
+        for (int64_t n = 0; n < o->all.many; n++)
+            come_in_at_cores(o->all.marches[n]);
+    for (int64_t n = 0; o->most == 1 && n < o->all.many; n++)
+        end_round(o->all.marches[n]);
+}
+
+/* For all flights and ports, from where it was left. Returns 0 where Python is to look. */
+static int for_all(Onward *o, int (*work)(Onward *, Flight *, int))
+{
+    for (; o->flight < o->many; o->flight++, o->port = 0)
+        for (; o->port < PORTS; o->port++)
+            if (!work(o, &o->flights[o->flight], (int)o->port))
+                return 0;
+    o->flight = o->port = 0;
+    return 1;
+}
+
 static int go(Onward *o)
 {
-    March *m = o->march;
-    for (int64_t hops = 0; hops < MANY; hops += m->lines ? m->lines : 1) {
-        if (o->next == ENTER) {
-            const int64_t moving = begin_round(m);
-            if (!moving)
-                return DONE;
-            hops += moving * (m->lines ? m->lines : 1);
+    for (int64_t n = 0; n < o->all.many; n++)
+        if (!fits_bands(o->all.marches[n]))
+            o->most = 1;
+    for (int64_t hops = 0;;) {
+        while (o->next == ENTER || o->next == PLAN) {
+            if (o->next == ENTER) {
+                const int64_t moving = begin_all(o);
+                hops += moving;
+                if (!moving && (o->most == 1 || !o->bands.rounds))
+                    return DONE;
+                if (!moving) {
+                    o->next = LEAVE;
+                    break;
+                }
+                o->next = PLAN;
+                if (is_full(o))
+                    return FULL;
+            }
             o->next = LEAVE;
-            if (m->most[TILE] * m->nbytes[TILE] + m->most[REQUEST] * m->nbytes[REQUEST] > o->reserved)
-                return FULL;
+            if (o->most > 1) {
+                plan_all(o);
+                if (o->bands.rounds < o->most)
+                    o->next = ENTER;
+            }
         }
         if (o->next == LEAVE) {
-            leave_cores(m, &o->crossed);
-            for (int port = 0; port < PORTS; port++)
-                if (!send_by(o, port))
-                    return FAILED;
-            o->next = RECEIVE, o->port = 0;
+            if (o->most > 1 && !o->round)
+                move_all_in_bands(o);
+            leave_all(o);
+            if (!for_all(o, send_by))
+                return FAILED;
+            o->next = RECEIVE;
         }
         if (o->next == RECEIVE) {
-            for (; o->port < PORTS; o->port++)
-                if (!take_by(o, (int)o->port))
-                    return o->error ? FAILED : AWAITED;
-            come_in_at_cores(m);
-            end_round(m);
-            o->next = SENT, o->port = 0;
-        }
-        for (; o->port < PORTS; o->port++)
-            if (!has_left(o, (int)o->port))
+            if (!for_all(o, take_by))
                 return o->error ? FAILED : AWAITED;
-        o->next = ENTER;
+            come_in_all(o);
+            o->next = SENT;
+        }
+        if (!for_all(o, has_left))
+            return o->error ? FAILED : AWAITED;
+        o->next = LEAVE;
+        if (++o->round < o->bands.rounds)
+            continue;
+        o->next = ENTER, o->round = o->bands.rounds = 0;
+        if (hops >= MANY)
+            return MORE;
     }
-    return MORE;
 }
 
 /* ---------------------------------------------------------------------------------------------- as Python calls it */

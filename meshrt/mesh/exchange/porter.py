@@ -129,9 +129,6 @@ class Porter:
             heads.put(head)
         self.block.counters.max_hops = max(self.block.counters.max_hops, 1)
 
-    def go_on(self, tag: int) -> None:
-        """As for a convoy."""
-
     def _buffer(self, tiles: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Bytes of a message, and its headers and tiles as they lie in them."""
         packets, full = len(tiles) * self.lines, int(tiles.sum()) * self.lines
