@@ -40,7 +40,7 @@ class Mutation:
     @property
     def meets_core(self) -> bool:
         """Do its tests run with the compiled core?"""
-        return self.compiled or self.file.endswith(".c")
+        return self.compiled or self.file.endswith((".c", ".h"))
 
     @property
     def how(self) -> tuple[bool, bool]:

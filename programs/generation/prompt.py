@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from meshrt.errors import UsageError
 from meshrt.programs.generation.given import prompt_text
-from meshrt.programs.generation.options import PROMPT, GenerationOptions
+from meshrt.programs.generation.options import MOST_TOKENS, PROMPT, GenerationOptions
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 from meshrt.records import dataclass
@@ -56,6 +56,8 @@ def read_prompt(control: Control, folder: Path, vocabulary: int, options: Genera
     if prompt is None and prompt_ids is None and tokens is None and not _has_words(folder):
         tokens = SHAPE_TOKENS
     if tokens is not None:
+        if not 1 <= tokens <= MOST_TOKENS:
+            raise UsageError(f"--prompt-tokens is {tokens}; it is 1 to {MOST_TOKENS}")
         return Prompt(tuple((1 + number % max(1, vocabulary - 1)) % vocabulary for number in range(tokens)), vocabulary)
     text = PROMPT if prompt is None else prompt_text(control, prompt)
     return encoded(control, folder, vocabulary, text, None if prompt_ids is None else parse_ids(prompt_ids))

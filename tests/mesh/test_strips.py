@@ -13,7 +13,7 @@ from measure import numbered, own
 from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
-from meshrt.mesh.exchange.strips import Part, parts
+from meshrt.mesh.exchange.strips import ColumnGroup, parts
 from meshrt.mesh.machine import open_machine
 from meshrt.mesh.wires import tally
 from meshrt.ranks.board import Board
@@ -69,7 +69,7 @@ def test_strips_are_found_where_they_are():
         assert not parts(owners, *MESH)
     asks_behind = np.where(at == 6, 9, owners_in_strips(3, 2))  # a core of a column that takes no other part
     assert found(asks_behind) == [(0, 3, 2), (6, 4, 1)]
-    assert parts(with_columns_behind(), *MESH)[1] == Part(7, 1, 4)
+    assert parts(with_columns_behind(), *MESH)[1] == ColumnGroup(7, 1, 4)
 
 
 @compiled

@@ -109,9 +109,9 @@ def _flight(block: "Block", transfer: Transfer, number: int, together: int) -> A
         return (Porter if transfer.axis else Convoy)(block, transfer, number)
     if transfer.axis:
         return MarchingPorter(block, transfer, number)
-    found = parts(np.asarray(transfer.owners), block.mesh.width, block.mesh.height)
-    if found:
-        return MarchingStrips(block, transfer, number, found, together == 1)
+    groups = parts(np.asarray(transfer.owners), block.mesh.width, block.mesh.height)
+    if groups:
+        return MarchingStrips(block, transfer, number, groups, together == 1)
     return MarchingConvoy(block, transfer, number)
 
 

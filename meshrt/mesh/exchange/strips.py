@@ -21,7 +21,7 @@ LINE = 64  # bytes of a cache's line
 
 
 @dataclass(frozen=True)
-class Part:
+class ColumnGroup:
     """So many strips of so many columns, from the first column on, which all do the same, each by itself."""
 
     first: int
@@ -33,7 +33,7 @@ class Part:
         return self.first + self.columns * self.count
 
 
-def parts(owners: np.ndarray, width: int, height: int) -> list[Part]:
+def parts(owners: np.ndarray, width: int, height: int) -> list[ColumnGroup]:
     """The parts of the mesh, from west to east, each by itself; none where no strips do the same.
 
     The narrowest strips; what is behind them and is no strips of its own is one that does anything. Columns that take
@@ -45,16 +45,16 @@ def parts(owners: np.ndarray, width: int, height: int) -> list[Part]:
     taking_part = moves.any(axis=0)
     taking_part[owner_x[moves]] = True
     used = width - int(taking_part[::-1].argmax()) if taking_part.any() else 0
-    found: list[Part] = []
+    groups: list[ColumnGroup] = []
     first = int(taking_part.argmax())
     while first < used:
-        part = _strips(grid, west, east, first, used) or Part(first, used - first, 1)
-        found.append(part)
+        part = _strips(grid, west, east, first, used) or ColumnGroup(first, used - first, 1)
+        groups.append(part)
         first = part.end + int(np.append(taking_part[part.end :], True).argmax())
-    return found if any(part.count > 1 for part in found) else []
+    return groups if any(part.count > 1 for part in groups) else []
 
 
-def _strips(grid: np.ndarray, west: np.ndarray, east: np.ndarray, first: int, used: int) -> Part | None:
+def _strips(grid: np.ndarray, west: np.ndarray, east: np.ndarray, first: int, used: int) -> ColumnGroup | None:
     """Several strips from that column on, whose packets stay in them as those of all columns behind stay there.
 
     `west`, `east`: of each column, the columns of its owners that are farthest.
@@ -66,7 +66,7 @@ def _strips(grid: np.ndarray, west: np.ndarray, east: np.ndarray, first: int, us
             continue
         alike = (grid[:, second:used] == grid[:, first : used - columns]).all(axis=0)
         count = 1 + int(np.append(alike, False).argmin()) // columns
-        part = Part(first, columns, count)
+        part = ColumnGroup(first, columns, count)
         inside = west[first:second].min() >= first and east[first:second].max() < second
         if count > 1 and inside and (west[part.end : used] >= part.end).all():
             return part
@@ -83,7 +83,7 @@ def _aligned(*shape: int) -> np.ndarray:
 class Strips:
     """A part under way at this rank: its cores and packets are those of one strip, lines the strips in this block."""
 
-    def __init__(self, block: Any, owners: np.ndarray, part: Part, asks: bool, nbytes: int) -> None:
+    def __init__(self, block: Any, owners: np.ndarray, part: ColumnGroup, asks: bool, nbytes: int) -> None:
         self.block, self.part, mesh = block, part, block.mesh
         columns = part.columns
         high, wide = block.shape
@@ -178,13 +178,13 @@ class Strips:
 class MarchingStrips(MarchingConvoy):
     """Such a transfer. `alone`: no other is carried out meanwhile."""
 
-    def __init__(self, block: Any, transfer: Any, number: int, found: list[Part], alone: bool) -> None:
-        self.found, self.alone = found, alone
+    def __init__(self, block: Any, transfer: Any, number: int, groups: list[ColumnGroup], alone: bool) -> None:
+        self.groups, self.alone = groups, alone
         super().__init__(block, transfer, number)
 
     def _open(self) -> None:
         asks = self.transfer.asks
-        self.parts = [Strips(self.block, self.owners, part, asks, self.nbytes) for part in self.found]
+        self.parts = [Strips(self.block, self.owners, part, asks, self.nbytes) for part in self.groups]
         self.marches = [part.march for part in self.parts]
         if self.alone:
             self.lay_out()
