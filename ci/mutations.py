@@ -316,7 +316,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
     "meshrt/mesh/exchange/bands.c": [
         ("return port == NORTH ? row - 1 :", "return port == NORTH ? row :", BANDS),
         ("            come_in_stretch(m, stretch", "            leave_stretch(m, stretch", BANDS),
-        ("            cross_lines(m, port, sum);", "            ;", BANDS),
+        ("        cross_lines(m, port, sum);", "        ;", BANDS),
         ("if (to > 0 && to < rows - 1)", "if (row > 0 && row < rows - 1)", BANDS),
         ("front < bands->bottom + bands->rounds;", "front < bands->bottom + bands->rounds - 1;", BANDS),
     ],
