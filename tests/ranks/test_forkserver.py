@@ -15,6 +15,7 @@ import pytest
 
 from meshrt import cli
 
+# Linux alone tells a server which processes are of one job, and kills a rank with the process that stands for it.
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each rank imports for itself")
 
 # What a process of a job does: it serves, or goes on, as a child of the server's or by itself, writes what it is, and
