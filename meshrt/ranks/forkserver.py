@@ -12,6 +12,7 @@ for itself. MESHRT_FORKSERVER=none does without it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gc
 import marshal
@@ -67,7 +68,12 @@ class Server:
                 request.close()
                 line.close()
                 continue
-            child = os.fork()
+            try:
+                child = os.fork()
+            except OSError:  # no more processes: whoever asks tries by itself
+                request.close()
+                line.close()
+                continue
             if not child:
                 for other in (self.door, *self.lines.values()):
                     other.close()
@@ -135,11 +141,11 @@ def enter() -> Server | None:
     name, starts = f"\0meshrt-fork-{job}-{os.getuid()}-{kind:x}", 0
     signals, until = shepherd.Signals(), time.monotonic() + PATIENCE
     while time.monotonic() < until:
-        line = socket.socket(socket.AF_UNIX)
-        with line, suppress(ConnectionRefusedError):
-            line.connect(name)
-            if launcher.caller(line)[1] == os.getuid():
+        with socket.socket(socket.AF_UNIX) as line:
+            error = line.connect_ex(name)
+            if not error and launcher.caller(line)[1] == os.getuid():
                 shepherd.hand_over(line, sys.argv, signals, starts)
+        if error != errno.ECONNREFUSED:  # there is a server, but none for this process
             break
         door = socket.socket(socket.AF_UNIX)
         try:
@@ -149,7 +155,11 @@ def enter() -> Server | None:
             time.sleep(AGAIN)
             continue
         door.listen(ranks)
-        starts = os.fork()
+        try:
+            starts = os.fork()
+        except OSError:  # no more processes
+            door.close()
+            break
         if not starts:
             _leave(door)
             return Server(door, ranks)

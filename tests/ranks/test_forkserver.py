@@ -37,17 +37,17 @@ exec(sys.argv[1])
 """
 
 
-def started(deed: str, environ: Mapping[str, str]) -> subprocess.Popen[str]:
+def started(deed: str, environ: Mapping[str, str], before: str) -> subprocess.Popen[str]:
     core = min(os.sched_getaffinity(0))
     return subprocess.Popen(
-        [sys.executable, "-c", RANK, deed], text=True, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        start_new_session=True, preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+        [sys.executable, "-c", before + RANK, deed], text=True, env=environ, start_new_session=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=lambda: os.sched_setaffinity(0, {core}),
     )  # fmt: skip
 
 
 @contextmanager
 def job(
-    *deeds: str, environ: Mapping[str, str] | None = None, apart: bool = False
+    *deeds: str, environ: Mapping[str, str] | None = None, apart: bool = False, before: str = ""
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """A process for each deed, as a launcher starts them, on one core; `apart`: each in another environment."""
     name = f"test-{os.getpid()}-{time.monotonic_ns()}"
@@ -56,7 +56,7 @@ def job(
         own = {"PMIX_NAMESPACE": name, "PMI_RANK": f"{number}", "PMI_SIZE": f"{len(deeds)}", "PMI_OWN": f"own-{number}"}
         if apart:
             own["PATH_OF_ITS_OWN"] = f"{number}"
-        processes.append(started(deed, {**os.environ, **own, **(environ or {})}))
+        processes.append(started(deed, {**os.environ, **own, **(environ or {})}, before))
         stdin = processes[-1].stdin
         assert stdin is not None
         stdin.write(f"for {number}")
@@ -164,6 +164,23 @@ def test_where_ranks_cannot_be_forked_each_is_its_own(apart: bool, environ: dict
         own = [facts(process)["process"] == process.pid for process in processes]
         assert [process.wait(60) for process in processes] == [0, 5]
     assert own.count(True) >= (1 if apart else 2), "the server forks for those that are as it was"
+
+
+def test_where_there_can_be_no_more_processes_each_is_its_own() -> None:
+    """The server asks for one once more than it may."""
+    deny = """
+import os, itertools
+count = itertools.count()
+def fork(real=os.fork):
+    if next(count) == 1:
+        raise OSError("no more")
+    return real()
+os.fork = fork
+"""
+    with job("pass", "pass", before=deny) as processes:
+        own = [facts(process)["process"] == process.pid for process in processes]
+        assert [process.wait(60) for process in processes] == [0, 0]
+    assert own.count(True) == 1
 
 
 def test_time_is_told_to_who_started_the_ranks() -> None:
