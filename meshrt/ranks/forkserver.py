@@ -12,6 +12,7 @@ for itself. MESHRT_FORKSERVER=none does without it.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import fcntl
 import gc
@@ -25,7 +26,6 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from zlib import crc32
 
 from meshrt.ranks import launcher, shepherd
 
@@ -137,8 +137,9 @@ def enter() -> Server | None:
     observed = sys.getprofile() is not None or sys.gettrace() is not None
     if not job or observed or os.environ.get(NAME) == "none" or ranks <= launcher.cores():
         return None
-    kind = crc32(repr((sys.executable, __file__, sys.flags, sys.warnoptions)).encode())
-    name, starts = f"\0meshrt-fork-{job}-{os.getuid()}-{kind:x}", 0
+    kind = repr((sys.executable, __file__, sys.flags, sys.warnoptions)).encode()
+    number = int.from_bytes(kind, "big") % (2**61 - 1)  # no two of one job are alike; zlib's sum takes 4 ms to import
+    name, starts = f"\0meshrt-fork-{job}-{os.getuid()}-{number:x}", 0
     signals, until = shepherd.Signals(), time.monotonic() + PATIENCE
     while time.monotonic() < until:
         with socket.socket(socket.AF_UNIX) as line:
@@ -166,6 +167,23 @@ def enter() -> Server | None:
         door.close()
     signals.give_back()
     return None
+
+
+def end() -> None:
+    """End a rank that was forked and went well, without the end of the interpreter: it would write to nearly every page
+    that the ranks share, and give back what the system takes anyway. Returns where there is a reader that has gone."""
+    atexit._run_exitfuncs()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except (OSError, ValueError):  # Python's own end tells of it
+        return
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        mpi.Finalize()
+    import ctypes
+
+    ctypes.PyDLL(None).exit(0)  # of C: MPICH takes leave of its launcher there
 
 
 def _leave(door: socket.socket) -> None:
