@@ -28,6 +28,7 @@ from meshrt.mesh.device import Device
 from meshrt.mesh.presets import WSE2
 from meshrt.mesh.wires import fabric, routes
 from meshrt.mesh.wires.tables import installed
+from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.studies.grid import Cell, Grid, put
@@ -144,9 +145,7 @@ def measure(
 
 def cycles_of(pattern: str, n: int, words: int, device: Device) -> float:
     """The last core's clock when the pattern is done on a line of n cores, each with a tile of float32."""
-    from mpi4py import MPI
-
-    block = make_block(MPI.COMM_SELF, device, n, 1, Board.alone(), payload=False)
+    block = make_block(Alone(), device, n, 1, Board.alone(), payload=False)
     tiles = np.zeros((1, 1, words), np.float32)
     try:
         if pattern == "broadcast":

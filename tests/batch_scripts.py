@@ -14,13 +14,13 @@ def directives(script: str, mark: str) -> list[str]:
     """The directives as sbatch and qsub find them: in lines that begin so, up to the first command."""
     lines = script.splitlines()
     assert lines[0] == "#!/bin/bash"
-    found = []
+    words = []
     for line in lines[1:]:
         if line and not line.startswith("#"):
             break
         if line.startswith(mark):
-            found.append(line.removeprefix(mark).strip())
-    return found
+            words.append(line.removeprefix(mark).strip())
+    return words
 
 
 def spy(path: Path) -> Path:

@@ -45,8 +45,8 @@ def link_all(packages: str, folder: Path) -> None:
     for path, folders, names in os.walk(packages):
         folders[:] = [name for name in folders if name not in ("site-packages", "test", "tests")]
         if path.endswith("__pycache__"):
-            there = Path(f"{folder}{os.path.dirname(path)}")
-            there.mkdir(parents=True, exist_ok=True)
+            target = Path(f"{folder}{os.path.dirname(path)}")
+            target.mkdir(parents=True, exist_ok=True)
             for name in names:
-                if name.endswith(f"{sys.implementation.cache_tag}.pyc") and not (there / name).is_symlink():
-                    (there / name).symlink_to(Path(path, name))
+                if name.endswith(f"{sys.implementation.cache_tag}.pyc") and not (target / name).is_symlink():
+                    (target / name).symlink_to(Path(path, name))

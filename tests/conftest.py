@@ -66,8 +66,8 @@ def forked(request: pytest.FixtureRequest) -> Iterator[Forks | None]:
     if request.config.getoption("--all"):
         yield None
     else:
-        with forks() as found:
-            yield found
+        with forks() as server:
+            yield server
 
 
 @pytest.fixture

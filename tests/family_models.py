@@ -88,15 +88,16 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 PROMPT, NEW = 9, 6  # token ids: those that are given, and those that follow greedily
 IDS = {
-    name: [int(one) for one in np.random.default_rng([at, 19]).integers(3, 67, PROMPT)] for at, name in enumerate(CASES)
+    name: [int(number) for number in np.random.default_rng([at, 19]).integers(3, 67, PROMPT)]
+    for at, name in enumerate(CASES)
 }
 GOLDEN = Path(__file__).parent / "golden"
 
 
 def golden_of(name: str) -> tuple[list[int], NDArray[np.float32]]:
     """The ids, prompt and continuation, and their logits [ids, vocabulary], of transformers."""
-    found = {**np.load(GOLDEN / f"{name}.npz")}
-    return found["ids"].tolist(), found["logits"]
+    golden = {**np.load(GOLDEN / f"{name}.npz")}
+    return golden["ids"].tolist(), golden["logits"]
 
 
 def of_eight(name: str) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def published(config: Config, weights: dict[str, NDArray[np.float32]]) -> dict[s
     weights = dict(weights)
     for number in range(config.layers):
         layer = config.layer(number)
-        q, k, v, o = (one.name for one in layer.attention)
+        q, k, v, o = (matrix.name for matrix in layer.attention)
         if config.model_type == "phi3":
             stem = q.removesuffix("q_proj")
             mlp = layer.dense_mlp
@@ -156,9 +157,9 @@ def published(config: Config, weights: dict[str, NDArray[np.float32]]) -> dict[s
         for whole, parts in pairs.items():
             for end in (".weight", ".bias"):
                 if parts[0] + end in weights:
-                    one = np.concatenate([weights.pop(part + end) for part in parts])
+                    joined = np.concatenate([weights.pop(part + end) for part in parts])
                     turned = config.model_type == "gpt2" and end == ".weight"
-                    weights[whole + end] = np.ascontiguousarray(one.T) if turned else one
+                    weights[whole + end] = np.ascontiguousarray(joined.T) if turned else joined
     return weights
 
 

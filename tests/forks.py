@@ -82,12 +82,12 @@ def main() -> None:
         import_module(name)
     gc.freeze()  # a fork that looks for garbage would have all pages of it to itself
     gc.enable()
-    asked, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
-    for line in asked:
+    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
+    for line in requests:
         request = json.loads(line)
         pid = os.fork()
         if pid == 0:
-            asked.close()
+            requests.close()
             answers.close()
             become(**request)
             return
@@ -97,11 +97,11 @@ def main() -> None:
 
 def modules_of(package: str) -> Iterator[str]:
     """The names of the modules in a package and in those in it, but for FEW."""
-    for found in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
-        if not found.name.startswith(FEW):
-            yield found.name
-            if found.ispkg:
-                yield from modules_of(found.name)
+    for module in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
+        if not module.name.startswith(FEW):
+            yield module.name
+            if module.ispkg:
+                yield from modules_of(module.name)
 
 
 def become(arguments: list[str], env: dict[str, str], cwd: str, streams: list[str]) -> None:

@@ -32,24 +32,24 @@ def same_as_on_one_rank(
         report = run_report(
             ranks, "llama", mesh, device, model=str(model), ignore_eos=True, logits=str(written), **options
         )
-        told = {key: value for key, value in report.items() if key != "host"}
-        return told, ranks.bcast(written.read_bytes() if ranks.rank == 0 else None)
+        compared = {key: value for key, value in report.items() if key != "host"}
+        return compared, ranks.bcast(written.read_bytes() if ranks.rank == 0 else None)
 
-    found = run(comm)
-    assert found == on_one_rank(comm, run)
-    return found
+    result = run(comm)
+    assert result == on_one_rank(comm, run)
+    return result
 
 
 def goes_on_from_a_state(comm: Any, model: Path, folder: Path, new: int, **options: Any) -> None:
     """Asserts that a generation that keeps states, and one that goes on from the last of them, end as one without."""
     state = {"checkpoint": str(folder / "state")}
-    told = [
+    reports = [
         run_report(
             comm, "llama", (4, 4), model=str(model), prompt_ids="5,6,7", max_new_tokens=new, ignore_eos=True,
             **options, **more,
         )
         for more in ({}, state | {"every": 3}, state | {"resume": True})
     ]  # fmt: skip
-    assert told[2]["host"]["resumed_at_token"] == 3
-    assert told[0]["result"] == told[1]["result"] == told[2]["result"]
-    assert told[0]["phases"] == told[1]["phases"] == told[2]["phases"]
+    assert reports[2]["host"]["resumed_at_token"] == 3
+    assert reports[0]["result"] == reports[1]["result"] == reports[2]["result"]
+    assert reports[0]["phases"] == reports[1]["phases"] == reports[2]["phases"]

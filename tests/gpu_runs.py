@@ -51,9 +51,9 @@ def run_gpus(gpus: Gpus, model: Path | str, name: str, **options: Any) -> dict[s
     """The report of a program's run with its default options but for these; the same on all ranks."""
     program = load_program(name, "gpu")
     given = program.complete({"model": str(model)} | options)
-    told = gather_report("gpu", gpus, program.name, given, program.run(gpus, **given), {"wall_seconds": 0.0})
-    found: dict[str, Any] = gpus.control.bcast(told)
-    return found
+    gathered = gather_report("gpu", gpus, program.name, given, program.run(gpus, **given), {"wall_seconds": 0.0})
+    shared: dict[str, Any] = gpus.control.bcast(gathered)
+    return shared
 
 
 def how_of(**options: Any) -> GpuOptions:
@@ -73,17 +73,17 @@ def logits_of(
         gpus, family, open_weights(gpus, model, family), scheme, kv, [request], block_size=4, wanted=True,
         hold=hold_of(family, how), mixing=mixing_of(gpus, family, how),
     )  # fmt: skip
-    found = []
+    rows = []
     steps.cache.pages.reserve(0, len(ids))
     from meshrt.programs.gpu.batch import Tokens
 
     steps.prompts([Tokens(0, ids[:prompt])])
-    found += [*_rows(steps)]
+    rows += [*_rows(steps)]
     for end in range(prompt + 1, len(ids) + 1):
         steps.new_tokens([Tokens(0, ids[:end])])
-        found += _rows(steps)[:1]
+        rows += _rows(steps)[:1]
     steps.close()
-    return np.array(found)
+    return np.array(rows)
 
 
 def _rows(steps: CacheSteps) -> list[np.ndarray]:

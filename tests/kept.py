@@ -36,24 +36,24 @@ def outside_host(report: dict[str, Any]) -> str:
 
 def rewrite(state: Path, whole: str, change: Callable[[dict[str, Any]], object]) -> None:
     """Write the whole index of a state with a change, and with a digest that is right."""
-    told = json.loads(whole)["state"]
-    change(told)
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-    (state / "state.json").write_text(json.dumps({"digest": digest, "state": told}))
+    index = json.loads(whole)["state"]
+    change(index)
+    digest = hashlib.sha256(json.dumps(index, sort_keys=True).encode()).hexdigest()
+    (state / "state.json").write_text(json.dumps({"digest": digest, "state": index}))
 
 
 def changes(whole: str) -> list[Callable[[dict[str, Any]], object]]:
     """Of the index of a state: whichever fact is gone or is something else."""
-    found: list[Callable[[dict[str, Any]], object]] = [
-        lambda told: told.pop("files"),
-        lambda told: told.pop("facts"),
-        lambda told: told.update(files=[{"name": "../other", "digest": "", "places": {}}]),
-        lambda told: told.update(files=7),
-        lambda told: told.update(facts=[]),
+    edits: list[Callable[[dict[str, Any]], object]] = [
+        lambda index: index.pop("files"),
+        lambda index: index.pop("facts"),
+        lambda index: index.update(files=[{"name": "../other", "digest": "", "places": {}}]),
+        lambda index: index.update(files=7),
+        lambda index: index.update(facts=[]),
     ]
     for name in json.loads(whole)["state"]["facts"]:
-        found.append(lambda told, name=name: told["facts"].pop(name))
-        found += [
-            lambda told, name=name, to=to: told["facts"].update({name: to}) for to in (None, "x", -1, [[]], {"a": 1})
+        edits.append(lambda index, name=name: index["facts"].pop(name))
+        edits += [
+            lambda index, name=name, to=to: index["facts"].update({name: to}) for to in (None, "x", -1, [[]], {"a": 1})
         ]
-    return found
+    return edits

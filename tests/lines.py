@@ -40,5 +40,5 @@ def run_lines(
     (folder / "all.py").write_text(ALL)
     finished = run_ranks([*within, sys.executable, str(folder / "all.py"), str(folder / "lines.json")], timeout=120)
     assert finished.code == 0, finished.stderr
-    found: dict[str, tuple[int, str, str]] = json.loads(finished.stdout)
-    return found
+    outcomes: dict[str, tuple[int, str, str]] = json.loads(finished.stdout)
+    return outcomes

@@ -99,8 +99,8 @@ def watching() -> Iterator[Watch]:
         patch.setattr(CoreMemory, "__post_init__", made)
         patch.setattr(fabric, "_start", looked_at(fabric._start))
         patch.setattr(Block, "matmul", looked_at(Block.matmul))
-        for one in (Porter, Convoy, MarchingPorter, MarchingConvoy):
-            patch.setattr(one, "depart", looked_at(one.depart))
+        for carrier in (Porter, Convoy, MarchingPorter, MarchingConvoy):
+            patch.setattr(carrier, "depart", looked_at(carrier.depart))
         yield watch
 
 

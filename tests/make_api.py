@@ -86,19 +86,19 @@ def api() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _entry(name: str, thing: Any) -> list[str]:
+def _entry(name: str, target: Any) -> list[str]:
     """A function, or a class with its public methods, its own and those of the classes below it."""
-    lines = [f"### {name}", "", *_code(name, thing), *_text(thing)]
-    if not inspect.isclass(thing) or issubclass(thing, Exception):
+    lines = [f"### {name}", "", *_code(name, target), *_text(target)]
+    if not inspect.isclass(target) or issubclass(target, Exception):
         return lines
-    found = {}
-    for cls in reversed(thing.__mro__[:-1]):
-        found |= {key: value for key, value in vars(cls).items() if not key.startswith("_") and _has_text(value)}
-    for key, value in found.items():
+    members = {}
+    for cls in reversed(target.__mro__[:-1]):
+        members |= {key: value for key, value in vars(cls).items() if not key.startswith("_") and _has_text(value)}
+    for key, value in members.items():
         inner = value.fget if isinstance(value, property) else inspect.unwrap(getattr(value, "__func__", value))
         plain = f"`{name}.{key}`" if isinstance(value, property) else f"`{name}.{key}{_signature(inner, method=True)}`"
         lines += [f"- {plain}: {' '.join(' '.join(_text(inner)).split())}"]
-    return [*lines, ""] if found else lines
+    return [*lines, ""] if members else lines
 
 
 def _has_text(value: Any) -> bool:
@@ -106,29 +106,32 @@ def _has_text(value: Any) -> bool:
     return bool(inspect.isfunction(inner) and inner.__doc__)
 
 
-def _code(name: str, thing: Any) -> list[str]:
-    if inspect.isclass(thing) and issubclass(thing, Exception):
+def _code(name: str, target: Any) -> list[str]:
+    if inspect.isclass(target) and issubclass(target, Exception):
         return []
-    return ["```text", f"{name}{_signature(thing)}", "```", ""]
+    return ["```text", f"{name}{_signature(target)}", "```", ""]
 
 
-def _signature(thing: Any, method: bool = False) -> str:
+def _signature(target: Any, method: bool = False) -> str:
     try:
-        signature = inspect.signature(inspect.unwrap(thing))
+        signature = inspect.signature(inspect.unwrap(target))
     except ValueError:
         return "(...)"
     parameters = [*signature.parameters.values()][method:]
-    texts = [re.sub(r"<function (\w+) at 0x\w+>", r"\1", str(one.replace(annotation=one.empty))) for one in parameters]
-    first = next((at for at, one in enumerate(parameters) if one.kind is one.KEYWORD_ONLY), None)
-    if first is not None and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
+    texts = [
+        re.sub(r"<function (\w+) at 0x\w+>", r"\1", str(parameter.replace(annotation=parameter.empty)))
+        for parameter in parameters
+    ]
+    first = next((at for at, parameter in enumerate(parameters) if parameter.kind is parameter.KEYWORD_ONLY), None)
+    if first is not None and not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         texts.insert(first, "*")
     return f"({', '.join(texts)})"
 
 
-def _text(thing: Any) -> list[str]:
+def _text(target: Any) -> list[str]:
     """Its docstring, without what dataclasses write themselves."""
-    text = inspect.getdoc(thing) or ""
-    if inspect.isclass(thing) and text.startswith(f"{thing.__name__}("):
+    text = inspect.getdoc(target) or ""
+    if inspect.isclass(target) and text.startswith(f"{target.__name__}("):
         text = ""
     return [*text.replace("<", "\\<").split("\n"), ""] if text else []
 

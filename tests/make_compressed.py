@@ -40,18 +40,19 @@ def case(
     scheme = QuantizationScheme(targets=["Linear"], weights=args)
     packed = PackedQuantizationCompressor.compress(state, scheme)
     rebuilt = PackedQuantizationCompressor.decompress(dict(packed), scheme)["weight"]
-    found = {"weight": w, "rebuilt": rebuilt.to(torch.float32), **packed}
+    tensors = {"weight": w, "rebuilt": rebuilt.to(torch.float32), **packed}
     return {
-        name: (one.view(torch.uint16) if one.dtype == torch.bfloat16 else one).numpy() for name, one in found.items()
+        name: (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        for name, tensor in tensors.items()
     }
 
 
 if __name__ == "__main__":
     arrays = {
-        f"{name}/{end}": one
+        f"{name}/{end}": array
         for seed, (name, sizes) in enumerate(CASES.items())
-        for end, one in case(seed, *sizes).items()
+        for end, array in case(seed, *sizes).items()
     }
     np.savez_compressed(Path(__file__).parent / "golden" / "foreign" / "compressed.npz", **arrays)
-    for name, one in arrays.items():
-        print(name, one.dtype, one.shape)
+    for name, array in arrays.items():
+        print(name, array.dtype, array.shape)

@@ -130,8 +130,8 @@ def tiny_logits(name: str, folder: Path) -> Callable[[list[int]], NDArray[np.flo
 
     def logits(ids: list[int]) -> NDArray[np.float32]:
         with torch.no_grad():
-            found: NDArray[np.float32] = model(torch.tensor([ids])).logits[0].numpy()
-        return found
+            of_model: NDArray[np.float32] = model(torch.tensor([ids])).logits[0].numpy()
+        return of_model
 
     return logits
 

@@ -63,7 +63,7 @@ class Past(torch.nn.Module):
         for layer in range(len(past) // 2):
             cache.update(past[2 * layer], past[2 * layer + 1], layer)
         out = self.model(input_ids=input_ids, past_key_values=cache, use_cache=True)
-        return (out.logits, *(part for one in out.past_key_values.layers for part in (one.keys, one.values)))
+        return (out.logits, *(part for layer in out.past_key_values.layers for part in (layer.keys, layer.values)))
 
 
 def export(model: Any, dynamo: bool, past: bool) -> bytes:
@@ -94,10 +94,10 @@ def export(model: Any, dynamo: bool, past: bool) -> bytes:
             opset_version=17,
         )  # fmt: skip
         proto = onnx.load_model_from_string(buffer.getvalue())
-    for one in (proto, proto.graph, *proto.graph.node, *proto.graph.value_info, *proto.graph.input,
-                *proto.graph.output):  # fmt: skip
-        one.ClearField("doc_string")  # where in whose Python a node comes from
-        one.ClearField("metadata_props")
+    for part in (proto, proto.graph, *proto.graph.node, *proto.graph.value_info, *proto.graph.input,
+                 *proto.graph.output):  # fmt: skip
+        part.ClearField("doc_string")  # where in whose Python a node comes from
+        part.ClearField("metadata_props")
     return bytes(proto.SerializeToString())
 
 

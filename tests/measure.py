@@ -21,17 +21,17 @@ STUCK_SECONDS = 3.0  # how long a rank that failed waits for others that may wai
 
 def end(block: Block, program: str = "test", arguments: Any = None, result: Any = None) -> dict[str, Any]:
     """End a block's run and free its communicators: the whole report, the same on all ranks."""
-    told = report.gather_report("mesh", block, program, arguments or {}, result or {}, {"wall_seconds": 0.0})
-    found: dict[str, Any] = block.control.bcast(told)
+    gathered = report.gather_report("mesh", block, program, arguments or {}, result or {}, {"wall_seconds": 0.0})
+    whole: dict[str, Any] = block.control.bcast(gathered)
     for comm in (block.comm, block.control.comm, block.scouts.comm):
         comm.Free()  # tests make hundreds of blocks, and MPI cannot hold the communicators of many more
-    return found
+    return whole
 
 
 def measured(block: Block) -> dict[str, Any]:
     """End a block's run: what was measured, with the host's counters in "host"."""
-    told = end(block)
-    return {**told["measured"], "host": told["host"]}
+    whole = end(block)
+    return {**whole["measured"], "host": whole["host"]}
 
 
 def whole(block: Block, tiles: np.ndarray) -> np.ndarray:
@@ -61,9 +61,9 @@ def gossip(n: int) -> tuple[Route, ...]:
 
 def marks(n: int, chosen: Iterable[int]) -> np.ndarray:
     """bool [n], True at the chosen places."""
-    found = np.zeros(n, bool)
-    found[list(chosen)] = True
-    return found
+    mask = np.zeros(n, bool)
+    mask[list(chosen)] = True
+    return mask
 
 
 def one_core_each(ranks: int) -> tuple[int, int]:
@@ -93,9 +93,9 @@ def on_one_rank(comm: Any, work: Callable[[Any], Any]) -> Any:
     """What `work` returns on a communicator of rank 0 alone, on all ranks; the others sleep meanwhile."""
     from mpi4py import MPI
 
-    found = work(MPI.COMM_SELF) if comm.rank == 0 else None
+    result = work(MPI.COMM_SELF) if comm.rank == 0 else None
     meet(comm)
-    return comm.bcast(found)
+    return comm.bcast(result)
 
 
 class StuckError(BaseException):

@@ -91,7 +91,10 @@ CASES: dict[str, dict[str, Any]] = {
     "qwen3-moe-probabilities": {key: value for key, value in QWEN3.items() if key != "num_local_experts"}
     | {"norm_topk_prob": False, "num_experts": 11, "mlp_only_layers": [], "decoder_sparse_step": 3},
 }
-IDS = {name: [int(one) for one in np.random.default_rng([at, 7]).integers(0, 61, 13)] for at, name in enumerate(CASES)}
+IDS = {
+    name: [int(number) for number in np.random.default_rng([at, 7]).integers(0, 61, 13)]
+    for at, name in enumerate(CASES)
+}
 
 
 def random_moe(name: str, folder: Path) -> Path:
@@ -150,7 +153,7 @@ def deepseek(config: dict[str, Any], folder: Path, dtype: Any) -> Any:
                 weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
             y = torch.stack(
                 [
-                    sum(weight * self.experts[one](token) for weight, one in zip(shares, own, strict=True))
+                    sum(weight * self.experts[expert](token) for weight, expert in zip(shares, own, strict=True))
                     for token, shares, own in zip(x[0], weights[0], chosen[0], strict=True)
                 ]
             )[None]

@@ -75,10 +75,10 @@ def find_mpirun() -> local.Mpirun:
     be in the way of the jobs that it starts. Raises MpiError.
     """
     script = "from meshrt.ranks import host; host.prepare_environment(); print(host.library())"
-    asked = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    if asked.returncode:
-        raise MpiError(asked.stderr.strip().splitlines()[-1])
-    return local.find_mpirun(asked.stdout.strip())
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    if finished.returncode:
+        raise MpiError(finished.stderr.strip().splitlines()[-1])
+    return local.find_mpirun(finished.stdout.strip())
 
 
 def stop(process: subprocess.Popen[Any]) -> None:

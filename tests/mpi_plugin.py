@@ -76,9 +76,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("mpi")
     if marker:
-        there = launcher.launched_size() if on_ranks(metafunc.config) and REPORTS not in os.environ else 1
+        launched = launcher.launched_size() if on_ranks(metafunc.config) and REPORTS not in os.environ else 1
         least = marker.kwargs.get("min_size", 1)
-        ranks = marker.kwargs.get("ranks", [max(least, there)])
+        ranks = marker.kwargs.get("ranks", [max(least, launched)])
         if min(ranks) < least:
             raise pytest.UsageError(f"{metafunc.definition.nodeid}: ranks={ranks} has less than min_size={least}")
         metafunc.fixturenames.append("mpi_ranks")
@@ -178,9 +178,9 @@ class Rank:
         if self.folder is None:
             return  # what is for another number of ranks is skipped
         for size in self.sizes:
-            found = self.control.Split(0 if self.control.rank < size else MPI.UNDEFINED, self.control.rank)
-            if found != MPI.COMM_NULL:
-                self.first[size] = found
+            ranks = self.control.Split(0 if self.control.rank < size else MPI.UNDEFINED, self.control.rank)
+            if ranks != MPI.COMM_NULL:
+                self.first[size] = ranks
         items.sort(key=lambda item: ranks_of(item) or 0, reverse=True)
 
     def pytest_sessionfinish(self) -> None:

@@ -25,7 +25,7 @@ class Builder:
 
     def __call__(self, op: str, *inputs: Any, outputs: int = 1, name: str | None = None, **attributes: Any) -> Any:
         """A node; arrays among its inputs become constants. The name of its output, or the names."""
-        names = [one if isinstance(one, str) else self.constant(one) for one in inputs]
+        names = [entry if isinstance(entry, str) else self.constant(entry) for entry in inputs]
         made = [name] if name else [f"v{len(self.nodes)}_{at}" for at in range(outputs)]
         self.nodes.append(helper.make_node(op, names, made, name=f"{op}_{len(self.nodes)}", **attributes))
         return made[0] if outputs == 1 else made
@@ -38,8 +38,8 @@ class Builder:
     def model(self, inputs: dict[str, Any], outputs: dict[str, Any], opset: int = 18) -> Any:
         """`inputs`, `outputs`: type and shape by name."""
         graph = helper.make_graph(
-            self.nodes, "graph", [helper.make_tensor_value_info(name, *one) for name, one in inputs.items()],
-            [helper.make_tensor_value_info(name, *one) for name, one in outputs.items()], [*self.tensors.values()],
+            self.nodes, "graph", [helper.make_tensor_value_info(name, *kind) for name, kind in inputs.items()],
+            [helper.make_tensor_value_info(name, *kind) for name, kind in outputs.items()], [*self.tensors.values()],
         )  # fmt: skip
         domains = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
         return helper.make_model(graph, opset_imports=domains, ir_version=10)
@@ -79,8 +79,8 @@ def decoder(folder: Path, spelling: str = "plain", group: int | None = None) -> 
         return np.array(numbers, np.int64)
 
     def linear(x: str, *stems: str) -> str:
-        w = np.concatenate([read[one + ".weight"] for one in stems])
-        bias = [read[one + ".bias"] for one in stems if one + ".bias" in read]
+        w = np.concatenate([read[stem + ".weight"] for stem in stems])
+        bias = [read[stem + ".bias"] for stem in stems if stem + ".bias" in read]
         if group is not None:
             codes = bits4(w, group)
             out = b("MatMulNBits", x, *packed(codes), domain="com.microsoft", K=w.shape[1], N=len(w), bits=4,
@@ -122,7 +122,7 @@ def decoder(folder: Path, spelling: str = "plain", group: int | None = None) -> 
     tokens = b("Gather", b("Shape", "input_ids"), const(1), axis=0)
     before = b("Gather", b("Shape", "past.0.k"), const(2), axis=0)
     every = b("Add", before, tokens)
-    flat = [b("Squeeze", one, const(0)) for one in (before, every)]
+    flat = [b("Squeeze", length, const(0)) for length in (before, every)]
     positions = b("Range", flat[0], flat[1], np.int64(1))
     angles = b("Mul", b("Unsqueeze", b("Cast", positions, to=FLOAT), const(1)), inverse_frequencies(config))
     cos, sin = b("Cos", angles), b("Sin", angles)
@@ -134,15 +134,15 @@ def decoder(folder: Path, spelling: str = "plain", group: int | None = None) -> 
     outputs: dict[str, Any] = {"logits": (FLOAT, [1, "S", config.vocab_size])}
     for layer in range(config.layers):
         stem = f"model.layers.{layer}."
-        own = [f"{stem}self_attn.{one}_proj" for one in "qkv"]
+        own = [f"{stem}self_attn.{letter}_proj" for letter in "qkv"]
         normed = norm(x, stem + "input_layernorm")
         if spelling == "plain":
             q, k, v = b("Split", linear(normed, *own), const(heads * size, kv * size, kv * size), outputs=3, axis=2)
         else:
-            q, k, v = (linear(normed, one) for one in own)
+            q, k, v = (linear(normed, matrix) for matrix in own)
         q, k, v = turned(split(q, heads)), turned(split(k, kv)), split(v, kv)
         held = {"k": (FLOAT, [1, kv, "P", size]), "v": (FLOAT, [1, kv, "P", size])}
-        inputs |= {f"past.{layer}.{part}": one for part, one in held.items()}
+        inputs |= {f"past.{layer}.{part}": kind for part, kind in held.items()}
         outputs |= {f"present.{layer}.{part}": (FLOAT, [1, kv, "T", size]) for part in "kv"}
         k = b("Concat", f"past.{layer}.k", k, axis=2, name=f"present.{layer}.k")
         v = b("Concat", f"past.{layer}.v", v, axis=2, name=f"present.{layer}.v")
@@ -158,7 +158,7 @@ def decoder(folder: Path, spelling: str = "plain", group: int | None = None) -> 
         )
         x = b("Add", linear(merged, stem + "self_attn.o_proj"), x)
         normed = norm(x, stem + "post_attention_layernorm")
-        gate, up = (linear(normed, f"{stem}mlp.{one}_proj") for one in ("gate", "up"))
+        gate, up = (linear(normed, f"{stem}mlp.{way}_proj") for way in ("gate", "up"))
         if spelling == "gemm":
             active = b("Div", gate, b("Add", np.float32(1), b("Exp", b("Neg", gate))))
         else:

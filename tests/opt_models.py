@@ -35,7 +35,10 @@ BASE: dict[str, Any] = {
     "dtype": "float32",
 }
 CASES = {"opt": BASE, "opt-untied": BASE | {"tie_word_embeddings": False, "num_attention_heads": 8, "ffn_dim": 50}}
-IDS = {name: [int(one) for one in np.random.default_rng([at, 5]).integers(3, 96, 14)] for at, name in enumerate(CASES)}
+IDS = {
+    name: [int(number) for number in np.random.default_rng([at, 5]).integers(3, 96, 14)]
+    for at, name in enumerate(CASES)
+}
 
 
 def drawn_when(tensor: str) -> int:

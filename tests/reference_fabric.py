@@ -63,7 +63,7 @@ def run(todo: dict[Core, list[tuple[Any, ...]]], alpha: float, width: float | No
 
     RuntimeError where cores wait for ever.
     """
-    found = Outcome({core: State(list(reversed(todo[core]))) for core in todo})
+    outcome = Outcome({core: State(list(reversed(todo[core]))) for core in todo})
     free: dict[tuple[Core, int], float] = defaultdict(float)  # when each link is free; a ramp is the link to its core
     queue: list[tuple[float, int, int, int, Core, int, Packet]] = []
     met = dict[int, set[Core]]()
@@ -76,35 +76,35 @@ def run(todo: dict[Core, list[tuple[Any, ...]]], alpha: float, width: float | No
 
     def go_on(core: Core) -> None:
         """The core works through its list until it has to wait."""
-        state = found.cores[core]
+        state = outcome.cores[core]
         while state.todo:
-            what, *rest = state.todo[-1]
-            if what == "wait":
-                if (rest[0], core) not in found.arrivals:
+            operation, *rest = state.todo[-1]
+            if operation == "wait":
+                if (rest[0], core) not in outcome.arrivals:
                     return
-                time, *path = found.arrivals[rest[0], core]
+                time, *path = outcome.arrivals[rest[0], core]
                 if time > state.time:
                     state.time, state.path = time, (path[0], path[1])
-            elif what == "meet":
+            elif operation == "meet":
                 met.setdefault(rest[0], set()).add(core)
-                if len(met[rest[0]]) < len(found.cores):
+                if len(met[rest[0]]) < len(outcome.cores):
                     return
-                last = max((one.time, *one.path) for one in found.cores.values())
-                for other in found.cores.values():
+                last = max((core_state.time, *core_state.path) for core_state in outcome.cores.values())
+                for other in outcome.cores.values():
                     other.time, other.path = last[0], (last[1], last[2])
                     other.todo.pop()
-                for other_core in found.cores:
+                for other_core in outcome.cores:
                     go_on(other_core)
                 return
-            elif what == "send":
+            elif operation == "send":
                 flight, colour, nbytes, routers, keep, stream = rest
                 start = max(state.time, state.ramp_free)
                 state.ramp_free = start + busy(nbytes)
-                found.messages += 1
+                outcome.messages += 1
                 ask(start, core, RAMP, Packet(flight, colour, nbytes, routers, keep, stream, state.path))
             else:
                 state.time += rest[0]
-                if what == "stage":
+                if operation == "stage":
                     state.path = state.path[0], state.path[1] + 1
             state.todo.pop()
 
@@ -117,20 +117,20 @@ def run(todo: dict[Core, list[tuple[Any, ...]]], alpha: float, width: float | No
             raise KeyError(f"{core} takes colour {colour} not from port {port}")
         for out in sorted(leaves):
             start = max(time, free[core, out])
-            found.behind += start > time
+            outcome.behind += start > time
             if out == RAMP:
                 free[core, out] = start + packet.keep
-                found.longest = max(found.longest, packet.hops)
+                outcome.longest = max(outcome.longest, packet.hops)
                 hops, stages = packet.path
                 arrival = start if packet.stream else start + busy(packet.nbytes)
-                found.arrivals[packet.flight, core] = arrival, hops + packet.hops, stages
+                outcome.arrivals[packet.flight, core] = arrival, hops + packet.hops, stages
                 go_on(core)
             else:
                 free[core, out] = start + busy(packet.nbytes)
-                found.hops += 1
-                found.link_bytes[core, out] += packet.nbytes
+                outcome.hops += 1
+                outcome.link_bytes[core, out] += packet.nbytes
                 to = core[0] + STEP[out][0], core[1] + STEP[out][1]
                 ask(start + alpha, to, OPPOSITE[out], replace(packet, hops=packet.hops + 1))
-    if any(state.todo for state in found.cores.values()):
+    if any(state.todo for state in outcome.cores.values()):
         raise RuntimeError("cores wait for what nobody sends")
-    return found
+    return outcome

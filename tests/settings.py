@@ -29,11 +29,17 @@ def plus(more: float) -> Relation:
 
 
 def becomes(before: Any, after: Any) -> Relation:
-    return Relation(f"{before} -> {after}", lambda one, other: one == before and other == after and one != other)
+    return Relation(
+        f"{before} -> {after}", lambda first, second: first == before and second == after and first != second
+    )
 
 
-def _close(one: float, other: float) -> bool:
-    return one == other if isinstance(one, int) and isinstance(other, int) else abs(one - other) <= 1e-9 * abs(other)
+def _close(first: float, second: float) -> bool:
+    return (
+        first == second
+        if isinstance(first, int) and isinstance(second, int)
+        else abs(first - second) <= 1e-9 * abs(second)
+    )
 
 
 GROWS = Relation("grows", lambda before, after: after > before)

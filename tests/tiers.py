@@ -51,12 +51,12 @@ def examples(count: int) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--all") or any("::" in argument for argument in config.args):
         return
-    there = launcher.launched_size() if on_ranks(config) else 0
+    launched = launcher.launched_size() if on_ranks(config) else 0
     tests: dict[str, dict[int, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     kept = set()
     for item in items:
-        ranks = ranks_of(item) or there or 1
-        if there and ranks != there:
+        ranks = ranks_of(item) or launched or 1
+        if launched and ranks != launched:
             kept.add(item.nodeid)  # to be skipped, with a line that says for how many ranks it is
         elif not item.get_closest_marker("all"):
             tests[item.nodeid.split("[")[0]][ranks].append(item)
@@ -69,14 +69,14 @@ def chosen(name: str, grids: dict[int, list[pytest.Item]]) -> list[pytest.Item]:
     """What the default tier runs of a test's parameter sets, of which `grids` has as many on each number of ranks."""
     least = min(grids)
     sample = grids[least][0].get_closest_marker("sample")
-    found = grids[least] if sample is None else [grids[least][at] for at in spread(len(grids[least]), *sample.args)]
+    sampled = grids[least] if sample is None else [grids[least][at] for at in spread(len(grids[least]), *sample.args)]
     more = [item for ranks, grid in grids.items() if least < ranks in MORE for item in grid]
     if not more:
-        return found
-    sets = {set_of(item) for item in found}
+        return sampled
+    sets = {set_of(item) for item in sampled}
     more = [item for item in more if set_of(item) in sets] or more
-    one = drawn(name, [item for item in [*found, *more] for _ in range(36 // max(ranks_of(item) or 1, 2) ** 2)])
-    return [*(item for item in found if set_of(item) != set_of(one)), one]
+    extra = drawn(name, [item for item in [*sampled, *more] for _ in range(36 // max(ranks_of(item) or 1, 2) ** 2)])
+    return [*(item for item in sampled if set_of(item) != set_of(extra)), extra]
 
 
 def set_of(item: pytest.Item) -> str:
@@ -94,4 +94,4 @@ def spread(length: int, count: int) -> list[int]:
     """`count` of `length` places, even distances apart from the first to the last; all where there are no more."""
     if count >= length:
         return list(range(length))
-    return [round(one * (length - 1) / max(count - 1, 1)) for one in range(count)]
+    return [round(place * (length - 1) / max(count - 1, 1)) for place in range(count)]

@@ -42,9 +42,9 @@ class Trace:
             self.todo[int(x), int(y)].append(("work", float(now[y, x] - self.before[y, x])))
         self.before = now.copy()
 
-    def each(self, mask: np.ndarray, *what: Any) -> None:
+    def each(self, mask: np.ndarray, *operation: Any) -> None:
         for y, x in np.argwhere(mask):
-            self.todo[int(x), int(y)].append(what)
+            self.todo[int(x), int(y)].append(operation)
 
     def seen(self) -> None:
         """What has happened to the clocks is no work."""
@@ -88,7 +88,7 @@ def traced(block: Block) -> Iterator[Trace]:
     trace = Trace(block)
     prepare, start, receive_all, receive_at = fabric.prepare, fabric._start, fabric.receive_all, fabric.receive_at
     meet, replay, do = clock.Clock.meet, fabric.replay, software.do
-    known: dict[int, tuple[Any, ...]] = {}  # of what is prepared: (itself, sources, bytes, cycles of a ramp, stream)
+    kept: dict[int, tuple[Any, ...]] = {}  # of what is prepared: (itself, sources, bytes, cycles of a ramp, stream)
     numbers: dict[int, tuple[int, Any]] = {}  # of a flight's arrivals
 
     def prepare_(
@@ -99,13 +99,13 @@ def traced(block: Block) -> Iterator[Trace]:
         nbytes = int(np.prod(tiles.shape[2:], dtype=int)) * tiles.itemsize
         busy = block.device.busy_cycles(nbytes)
         keep = software.streaming_cycles(block, tiles) if stream else busy
-        known[id(prepared)] = prepared, list(trace.cores(channel, positions, lines)), nbytes, keep, stream
+        kept[id(prepared)] = prepared, list(trace.cores(channel, positions, lines)), nbytes, keep, stream
         return prepared
 
     def start_(block: Block, channel: Channel, prepared: fabric.Prepared, *rest: Any) -> Any:
         trace.work()
         trace.flights += 1
-        _, sources, nbytes, keep, stream = known[id(prepared)]
+        _, sources, nbytes, keep, stream = kept[id(prepared)]
         for mask, colour in sources:
             trace.each(mask, "send", trace.flights, colour, nbytes, trace.routers(), keep, stream)
         arrivals = start(block, channel, prepared, *rest)
@@ -114,16 +114,16 @@ def traced(block: Block) -> Iterator[Trace]:
         return arrivals
 
     def replay_(block: Block, lane: Any, *rest: Any) -> Any:
-        told = replay(block, lane, *rest)
-        if told[0] is None and lane.schedule.count:  # the cores have waited at once
+        result = replay(block, lane, *rest)
+        if result[0] is None and lane.schedule.count:  # the cores have waited at once
             trace.each(ends(lane), "wait", trace.flights)
             trace.seen()
-        return told
+        return result
 
     def ends(lane: Any) -> np.ndarray:
         mask = np.zeros(block.shape, bool)
-        there = lane.view.of(mask)
-        there[:, lane.schedule.delivered] = True
+        cells = lane.view.of(mask)
+        cells[:, lane.schedule.delivered] = True
         return mask
 
     def receive_all_(block: Block, flights: tuple[fabric.Flight, ...]) -> None:

@@ -68,7 +68,7 @@ class ByScope(LoadScopeScheduling):
         unit[nodeid] = True
         again = {scope: unit for scope, unit in units.items() if not all(unit.values())}
         self.workqueue = OrderedDict(again | self.workqueue)
-        for other in [one for one in self.nodes if one in self.registered_collections]:
+        for other in [worker for worker in self.nodes if worker in self.registered_collections]:
             self._reschedule(other)
         return nodeid
 

@@ -15,6 +15,7 @@ import numpy as np
 from meshrt.gpu.device import GpuDevice, Protocol
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.presets import A100, GPU_PRESETS, H100
+from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
 from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind, Sizes, whole, word
@@ -65,8 +66,6 @@ def device_of(system: MeasuredSystem, gpus: int, in_node: int) -> GpuDevice:
 
 
 def emulated(row: Sizes) -> Emulated:
-    from mpi4py import MPI
-
     there_are = SYSTEMS | BY_SOURCES
     if row["system"] not in there_are:
         return Emulated(None, f"{row['system']} is not known; there are {', '.join(there_are)}")
@@ -74,7 +73,7 @@ def emulated(row: Sizes) -> Emulated:
     if count < 2:
         return Emulated(None, f"an all-reduce among {count}: there have to be 2 GPUs at least")
     device = device_of(system, count, row["gpus_per_node"])
-    gpus = Gpus(count, device, Control(MPI.COMM_SELF, Board.alone(), "control"), payload=False)
+    gpus = Gpus(count, device, Control(Alone(), Board.alone(), "control"), payload=False)
     gpus.mine[-1].device = replace(device, launch_seconds=system.late(count))
     for gpu in gpus.mine:
         gpu.dtype = DTYPE

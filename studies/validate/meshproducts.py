@@ -16,6 +16,7 @@ from meshrt.mesh.collectives.rings import interleaved_rings
 from meshrt.mesh.device import Device
 from meshrt.mesh.presets import WSE3
 from meshrt.programs.mesh.published import published_meshgemm, published_meshgemv, steady
+from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind, Sizes, whole
 
@@ -65,11 +66,9 @@ def _emulate(
     device: Device, sizes: Sequence[Sizes], ready: Callable[[Block, ExitStack], Once], note: str
 ) -> list[Emulated]:
     """All rows on one mesh of P x P cores; those that the machine has no room for are refused."""
-    from mpi4py import MPI
-
     p, done = sizes[0]["p"], list[Emulated]()
     try:
-        block = make_block(MPI.COMM_SELF, device, p, p, Board.alone(), payload=False)
+        block = make_block(Alone(), device, p, p, Board.alone(), payload=False)
     except UsageError as error:
         return [Emulated(None, str(error))] * len(sizes)
     with ExitStack() as stack:

@@ -46,11 +46,11 @@ def test_logits_are_near_those_of_the_numbers(bits: int, compensator_bits: int, 
     """By payload; and by shape the counters are the same."""
     folder = folder_of(tmp_path, bits, compensator_bits)
     given = {"model": str(folder), "cores": 5, **GIVEN}
-    found = logits_of(comm, tmp_path, **given)
+    logits = logits_of(comm, tmp_path, **given)
     report, shape = (run_on_arm(comm, "llama", payload=payload, **given) for payload in (True, False))
     ids = [1, 5, 2, 9, 3, 3, 8, *report["result"]["token_ids"][:-1]]
     truth = forward(read_config(folder, quantized=True), load_weights(folder), ids)
-    assert np.linalg.norm(found - truth) <= 0.05 * np.linalg.norm(truth)
+    assert np.linalg.norm(logits - truth) <= 0.05 * np.linalg.norm(truth)
     assert shape["measured"] == report["measured"] and shape["phases"] == report["phases"]
 
 
@@ -85,8 +85,8 @@ def test_every_product_of_a_compensator_is_that_of_the_integer_reference(
 def test_codes_of_groups_that_span_rows_are_the_same_numbers(rows: int, columns: int, old: int) -> None:
     numbers = np.random.default_rng(0).standard_normal((rows, columns))
     stored = grids.symmetric(numbers.reshape(1, -1), 3, old)
-    found = rows_of(stored, rows, columns, np.gcd(columns, old), True)
-    assert (found.dequantized() == stored.dequantized().reshape(rows, columns)).all()
+    divided = rows_of(stored, rows, columns, np.gcd(columns, old), True)
+    assert (divided.dequantized() == stored.dequantized().reshape(rows, columns)).all()
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -96,14 +96,14 @@ def test_a_packaged_mixture_in_three_bits_tells_a_story(name: str, comm: Any, tm
     """Of one that it has not seen it loses as much as by the numbers of its folder, but for what 8 bits do to rows."""
     source, folder = find_model(name), tmp_path / "q"
     config, checkpoint = read_model(source)
-    ranks = {one: 16 if "self_attn" in one else 4 for one in config.matrices()}
+    ranks = {matrix: 16 if "self_attn" in matrix else 4 for matrix in config.matrices()}
     quantize(source, folder, CodeScheme("milo", 3, 64, False, 3), ranks, 1, statistics(config, checkpoint))
     ids = encode(load_tokenizer(source), next(iter(stories(987_654_321, 1))))[:48]
     given = {"model": str(folder), "prompt_ids": ",".join(map(str, ids)), "max_new_tokens": 1}
-    found = logits_of(comm, tmp_path, **given)
+    on_arm = logits_of(comm, tmp_path, **given)
     truth = forward(read_config(folder, quantized=True), load_weights(folder), ids)
     nats = []
-    for logits in (found.astype(np.float64), truth):
+    for logits in (on_arm.astype(np.float64), truth):
         sums = np.log(np.exp(logits[:-1] - logits[:-1].max(axis=1, keepdims=True)).sum(axis=1))
         own = logits[np.arange(len(ids) - 1), ids[1:]] - logits[:-1].max(axis=1)
         nats.append(float(np.mean(sums - own)))

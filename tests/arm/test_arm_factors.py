@@ -63,14 +63,14 @@ def test_logits_are_near_those_of_the_factors(comm: Any, tmp_path: Path) -> None
     path = Path(comm.bcast(str(tmp_path)))
     folder = comm.bcast(folder_of(path) if comm.rank == 0 else None)
     given = {"model": str(folder), "bits": "8", "group": 32, "kv": "float32", **PROMPT}
-    found = logits_of(comm, path, cores=5, **given)
+    logits = logits_of(comm, path, cores=5, **given)
     report = run_on_arm(comm, "llama", cores=5, **given, ignore_eos=True)
     shape = run_on_arm(comm, "llama", cores=5, payload=False, **given, ignore_eos=True)
     if comm.rank:
         return
     ids = [1, 5, 2, 9, 3, 3, 8, *report["result"]["token_ids"][:-1]]
     truth = forward(read_config(folder), load_weights(folder), ids)
-    assert np.linalg.norm(found - truth) <= 0.05 * np.linalg.norm(truth)
+    assert np.linalg.norm(logits - truth) <= 0.05 * np.linalg.norm(truth)
     assert shape["measured"] == report["measured"] and shape["phases"] == report["phases"]
 
 
@@ -111,6 +111,6 @@ def test_experts_in_factors(comm: Any, tmp_path: Path) -> None:
     names = [name for name in read_config(tmp_path / "plain").matrices() if "mlp" in name and "down" not in name]
     folder = decompose(tmp_path / "plain", tmp_path / "low", {name: 3 + at % 7 for at, name in enumerate(names[::2])})
     given = {"model": str(folder), "bits": "8", "group": 32, "kv": "float32", **PROMPT, "max_new_tokens": 1}
-    found = logits_of(comm, tmp_path, cores=5, **given)
+    logits = logits_of(comm, tmp_path, cores=5, **given)
     truth = forward(read_config(folder), load_weights(folder), [1, 5, 2, 9, 3, 3, 8])
-    assert np.linalg.norm(found - truth) <= 0.05 * np.linalg.norm(truth)
+    assert np.linalg.norm(logits - truth) <= 0.05 * np.linalg.norm(truth)

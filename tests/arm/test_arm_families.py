@@ -78,10 +78,10 @@ def test_ranks_and_shapes_change_nothing(name: str, tmp_path: Path, comm: Any) -
     shape = run_on_arm(comm, "llama", cores=5, payload=False, **given)
     if comm.rank:
         return
-    for found, payload in ((report, True), (shape, False)):
+    for together, payload in ((report, True), (shape, False)):
         alone = run_on_arm(MPI.COMM_SELF, "llama", cores=5, payload=payload, **given)
-        found.pop("host"), alone.pop("host")
-        assert found == alone
+        together.pop("host"), alone.pop("host")
+        assert together == alone
     if "experts" not in report["result"]:
         assert shape["measured"] == report["measured"] and shape["phases"] == report["phases"]
 

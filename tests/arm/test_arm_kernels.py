@@ -67,8 +67,8 @@ def test_the_listing_is_what_is_built_for_its_tile() -> None:
     assert 16 * built.tallies[1].loads == 96
     names = dict(zip(paper.registers, paper.registers, strict=True))
     for line, other in zip(paper.body, built.body, strict=True):
-        for one, two in zip((*line.to, *line.of), (*other.to, *other.of), strict=True):
-            assert names.setdefault(two, one) == one
+        for register, other_register in zip((*line.to, *line.of), (*other.to, *other.of), strict=True):
+            assert names.setdefault(other_register, register) == register
 
 
 def test_halves_that_are_packed_first_are_in_another_order() -> None:
@@ -150,9 +150,11 @@ def test_smmla_count_is_e_h_l_over_32(rows: int) -> None:
 
 def test_the_33rd_register_is_refused() -> None:
     core = ArmCore(N2X8, 3, payload=False)
-    with pytest.raises(LimitError, match="core 3: kernel smmla 12x8 w4 asks for 37 registers, the limit is 32") as told:
+    with pytest.raises(
+        LimitError, match="core 3: kernel smmla 12x8 w4 asks for 37 registers, the limit is 32"
+    ) as refused:
         core.count(integer_kernel(SMMLA, 12, 8), 1, 1, 0)
-    assert told.value.exit_code == 3 and not core.instructions
+    assert refused.value.exit_code == 3 and not core.instructions
 
 
 def test_spills_are_loads_and_stores_and_change_no_number() -> None:
@@ -205,12 +207,13 @@ def test_contract_is_a_sum_over_steps(rows: int, columns: int, both: int, steps:
     rng = np.random.default_rng(seed)
     a = rng.integers(-128, 128, (rows, 1, both, steps, 2, 8), dtype=np.int8)
     b = rng.integers(-128, 128, (1, columns, both, steps, 2, 8), dtype=np.int8)
-    truth = np.einsum("rcgsik,rcgsjk->rcgij", *(np.broadcast_to(
-        one.astype(np.int64), (rows, columns, both, steps, 2, 8)) for one in (a, b)))[:, :, :, None]  # fmt: skip
+    truth = np.einsum("rcgsik,rcgsjk->rcgij", *(
+        np.broadcast_to(operand.astype(np.int64), (rows, columns, both, steps, 2, 8)) for operand in (a, b)
+    ))[:, :, :, None]  # fmt: skip
     assert contract(a, b).shape == truth.shape and (contract(a, b) == truth).all()
 
 
-def one(op: str, *operands: np.ndarray, at: int | None = None) -> np.ndarray:
+def run(op: str, *operands: np.ndarray, at: int | None = None) -> np.ndarray:
     """An instruction on single registers, given as 16 bytes of any dtype."""
     arrays = [np.ascontiguousarray(each).view(np.uint8).reshape(1, 16) for each in operands]
     result: np.ndarray = OPERATIONS[op].run(*arrays, at).reshape(16)
@@ -228,27 +231,27 @@ def test_integer_instructions(seed: int) -> None:
 
     wide = a.astype(int), b.astype(int)
     smmla = [wrapped(2 * i + j, wide[0].reshape(2, 8)[i] @ wide[1].reshape(2, 8)[j]) for i in (0, 1) for j in (0, 1)]
-    assert one("smmla", total, a, b).view(np.int32).tolist() == smmla
+    assert run("smmla", total, a, b).view(np.int32).tolist() == smmla
     for at in range(4):
         sdot = [wrapped(lane, wide[0].reshape(4, 4)[lane] @ wide[1].reshape(4, 4)[at]) for lane in range(4)]
-        assert one("sdot", total, a, b, at=at).view(np.int32).tolist() == sdot
+        assert run("sdot", total, a, b, at=at).view(np.int32).tolist() == sdot
     bytes_a, bytes_b = a.view(np.uint8), b.view(np.uint8)
-    assert one("ushr", a, at=4).tolist() == [value >> 4 for value in bytes_a]
-    assert one("and", a, b).tolist() == [x & y for x, y in zip(bytes_a, bytes_b, strict=True)]
-    assert one("sub", a, b).tolist() == [(int(x) - int(y)) % 256 for x, y in zip(bytes_a, bytes_b, strict=True)]
+    assert run("ushr", a, at=4).tolist() == [value >> 4 for value in bytes_a]
+    assert run("and", a, b).tolist() == [x & y for x, y in zip(bytes_a, bytes_b, strict=True)]
+    assert run("sub", a, b).tolist() == [(int(x) - int(y)) % 256 for x, y in zip(bytes_a, bytes_b, strict=True)]
     mixed = [int(total[2 * i + j]) for j in (0, 1) for i in (0, 1)]
     usmmla = [int(x @ y) for x in bytes_a.astype(int).reshape(2, 8) for y in wide[1].reshape(2, 8)]
-    assert one("usmmla", np.zeros(4, np.int32), a, b).view(np.int32).tolist() == usmmla
+    assert run("usmmla", np.zeros(4, np.int32), a, b).view(np.int32).tolist() == usmmla
     usdot = [int(x @ wide[1].reshape(4, 4)[1]) for x in bytes_a.astype(int).reshape(4, 4)]
-    assert one("usdot", np.zeros(4, np.int32), a, b, at=1).view(np.int32).tolist() == usdot
-    assert one("uzp1_4s", total, total)[:8].view(np.int32).tolist() == mixed[:2]
-    assert one("uzp2_4s", total, total)[8:].view(np.int32).tolist() == mixed[2:]
+    assert run("usdot", np.zeros(4, np.int32), a, b, at=1).view(np.int32).tolist() == usdot
+    assert run("uzp1_4s", total, total)[:8].view(np.int32).tolist() == mixed[:2]
+    assert run("uzp2_4s", total, total)[8:].view(np.int32).tolist() == mixed[2:]
     zipped = [value for pair in zip(bytes_a, bytes_b, strict=True) for value in pair]
-    assert one("zip1_16b", a, b).tolist() == zipped[:16] and one("zip2_16b", a, b).tolist() == zipped[16:]
-    assert one("zip1_2d", a, b).tolist() == [*bytes_a[:8], *bytes_b[:8]]
-    assert one("zip2_2d", a, b).tolist() == [*bytes_a[8:], *bytes_b[8:]]
-    assert one("scvtf", total).view(np.float32).tolist() == [np.float32(value) for value in total]
-    assert one("movi", at=15).tolist() == [15] * 16 and one("mov", a).tolist() == bytes_a.tolist()
+    assert run("zip1_16b", a, b).tolist() == zipped[:16] and run("zip2_16b", a, b).tolist() == zipped[16:]
+    assert run("zip1_2d", a, b).tolist() == [*bytes_a[:8], *bytes_b[:8]]
+    assert run("zip2_2d", a, b).tolist() == [*bytes_a[8:], *bytes_b[8:]]
+    assert run("scvtf", total).view(np.float32).tolist() == [np.float32(value) for value in total]
+    assert run("movi", at=15).tolist() == [15] * 16 and run("mov", a).tolist() == bytes_a.tolist()
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -258,17 +261,17 @@ def test_float_instructions(seed: int) -> None:
     halves = rng.standard_normal((3, 8)).astype(np.float16)
     for at in range(4):
         exact = a.astype(np.longdouble) * np.longdouble(b[at]) + c  # 64 bits hold product and sum of numbers near 1
-        assert one("fmla", c, a, b, at=at).view(np.float32).tolist() == exact.astype(np.float32).tolist()
-        assert one("fmul", a, b, at=at).view(np.float32).tolist() == (a * b[at]).tolist()
+        assert run("fmla", c, a, b, at=at).view(np.float32).tolist() == exact.astype(np.float32).tolist()
+        assert run("fmul", a, b, at=at).view(np.float32).tolist() == (a * b[at]).tolist()
     for at in range(8):
         fused = halves[1].astype(np.float64) * float(halves[2, at]) + halves[0]
-        assert one("fmla_8h", *halves, at=at).view(np.float16).tolist() == fused.astype(np.float16).tolist()
-    assert one("fadd", a, b).view(np.float32).tolist() == (a + b).tolist()
-    assert one("fneg", a).view(np.float32).tolist() == (-a).tolist()
-    assert one("fmov", at=-8).view(np.float32).tolist() == [-8.0] * 4
-    assert one("fsub", a, b).view(np.float32).tolist() == (a - b).tolist()
-    assert one("fcvtl", halves[0]).view(np.float32).tolist() == halves[0][:4].tolist()
-    assert one("fcvtl2", halves[0]).view(np.float32).tolist() == halves[0][4:].tolist()
+        assert run("fmla_8h", *halves, at=at).view(np.float16).tolist() == fused.astype(np.float16).tolist()
+    assert run("fadd", a, b).view(np.float32).tolist() == (a + b).tolist()
+    assert run("fneg", a).view(np.float32).tolist() == (-a).tolist()
+    assert run("fmov", at=-8).view(np.float32).tolist() == [-8.0] * 4
+    assert run("fsub", a, b).view(np.float32).tolist() == (a - b).tolist()
+    assert run("fcvtl", halves[0]).view(np.float32).tolist() == halves[0][:4].tolist()
+    assert run("fcvtl2", halves[0]).view(np.float32).tolist() == halves[0][4:].tolist()
 
 
 def test_floats_are_added_in_the_order_of_the_steps() -> None:

@@ -106,7 +106,7 @@ def test_every_product_is_that_of_the_integer_reference(
 def test_logits_are_near_those_of_the_weights(name: str, comm: Any, tmp_path: Path) -> None:
     """In 8 bits, which leaves rounding of some hundredths: biases, groups of heads, rotary embedding are all there."""
     random_checkpoint(CASES[name], tmp_path / name, 7)
-    found = logits_of(
+    logits = logits_of(
         comm, tmp_path, model=str(tmp_path / name), prompt_ids="1,5,2,9,3,3,8", max_new_tokens=3, bits="8", group=32,
         kv="float32",
     )  # fmt: skip
@@ -114,7 +114,7 @@ def test_logits_are_near_those_of_the_weights(name: str, comm: Any, tmp_path: Pa
                         bits="8", group=32, kv="float32", ignore_eos=True)  # fmt: skip
     ids = [1, 5, 2, 9, 3, 3, 8, *report["result"]["token_ids"][:-1]]
     truth = forward(read_config(tmp_path / name), load_weights(tmp_path / name), ids)
-    assert np.linalg.norm(found - truth) <= 0.05 * np.linalg.norm(truth)
+    assert np.linalg.norm(logits - truth) <= 0.05 * np.linalg.norm(truth)
 
 
 @pytest.mark.all
@@ -128,8 +128,8 @@ def test_perplexity_rises_by_less_than_half_a_percent(comm: Any, tmp_path: Path)
     for story in stories(987_654_321, 2):
         ids = encode(tokenizer, story)
         text = ",".join(map(str, ids))
-        found = logits_of(comm, tmp_path, prompt_ids=text, max_new_tokens=1)
-        for at, logits in enumerate((forward(config, weights, ids), found.astype(np.float64))):
+        on_arm = logits_of(comm, tmp_path, prompt_ids=text, max_new_tokens=1)
+        for at, logits in enumerate((forward(config, weights, ids), on_arm.astype(np.float64))):
             raised = np.exp(logits[:-1] - logits[:-1].max(axis=1, keepdims=True))
             shares = raised / raised.sum(axis=1, keepdims=True)
             losses[at] -= np.log(shares[np.arange(len(ids) - 1), ids[1:]]).sum()
@@ -195,15 +195,15 @@ def test_attention_is_that_of_float64(
     cache = ArmLayerCache(soc, "c", kv, size, kind, 5, fused)
     cos, sin = rng.uniform(-1, 1, (2, held + tokens, size // 2)).astype(np.float32)
     qkv = rng.standard_normal((held + tokens, (kv * group + 2 * kv) * size)).astype(np.float32)
-    found = []
+    rows = []
     for span in (slice(0, held), slice(held, held + tokens)):
         number = span.stop - span.start
         if number:
             rotary = cos[span], sin[span]
-            found.append(attention(soc, qkv[span], number, shape, cache, rotary, None, False, -1, -2, 10))
+            rows.append(attention(soc, qkv[span], number, shape, cache, rotary, None, False, -1, -2, 10))
     truth = attention_in_float64(qkv.astype(np.float64), shape, cos, sin)
     tolerance = {"float32": 1e-5, "float16": 0.01, "int8": 0.03, "e4m3": 0.15}[kind]
-    assert np.abs(np.concatenate(found) - truth).max() <= tolerance * np.abs(truth).max()
+    assert np.abs(np.concatenate(rows) - truth).max() <= tolerance * np.abs(truth).max()
 
 
 def attention_in_float64(qkv: np.ndarray, heads: HeadCounts, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
@@ -248,9 +248,9 @@ def test_what_is_stored_comes_back(kind: Any, error: float) -> None:
     cache = ArmLayerCache(new_soc(3), "c", 2, 18, kind, 5, True)
     cache.append(1, lambda head: [], lambda team: (rows[units_of(team), :1], rows[units_of(team), :1]))
     cache.append(2, lambda head: [], lambda team: (rows[units_of(team), 1:], rows[units_of(team), 1:]))
-    for found in cache.read([(cache.soc.mine[0], range(2))], 1, 1):
-        assert found is not None and np.abs(found - rows).max() <= error * np.abs(rows).max()
-        assert not found[1, 2].any()
+    for restored in cache.read([(cache.soc.mine[0], range(2))], 1, 1):
+        assert restored is not None and np.abs(restored - rows).max() <= error * np.abs(rows).max()
+        assert not restored[1, 2].any()
 
 
 # ---- limits
@@ -265,9 +265,9 @@ def test_dram_is_limited(comm: Any) -> None:
         run_on_arm(comm, "llama", limits={"dram_bytes": 400_000}, **IDS)
     cache = ArmLayerCache(new_soc(payload=False, dram_bytes=3 * 4096 - 1), "c", 2, 64, "float16", 8, True)
     cache.append(8, lambda head: [], nothing)
-    with pytest.raises(LimitError, match="'c of 16' asks for 8192 bytes, 4096 are in use") as told:
+    with pytest.raises(LimitError, match="'c of 16' asks for 8192 bytes, 4096 are in use") as refused:
         cache.append(1, lambda head: [], nothing)
-    assert told.value.exit_code == 3
+    assert refused.value.exit_code == 3
 
 
 def test_a_buffer_that_is_given_back_makes_room_to_the_last_byte() -> None:
@@ -307,12 +307,12 @@ def test_layers_from_flash_change_no_bit(comm: Any, tmp_path: Path) -> None:
         for rate in (1e6, 1e15)
     }
     plain = run_on_arm(comm, "llama", payload=False, **IDS)["measured"]
-    for rate, told in runs.items():
+    for rate, measured in runs.items():
         assert (
-            told["flash_bytes"] == 3 * 3 * packed
-            and told["memory_bytes"]["max"] == plain["memory_bytes"]["max"] - packed
+            measured["flash_bytes"] == 3 * 3 * packed
+            and measured["memory_bytes"]["max"] == plain["memory_bytes"]["max"] - packed
         )
-        assert (told["flash_wait_seconds"] > 1e-3) == (rate == 1e6)
+        assert (measured["flash_wait_seconds"] > 1e-3) == (rate == 1e6)
     assert runs[1e15]["flash_wait_seconds"] < 1e-9
     seconds = runs[1e6]["critical_path"]["seconds"]
     assert seconds >= 9 * packed / 1e6 and seconds < 9 * packed / 1e6 + plain["critical_path"]["seconds"]

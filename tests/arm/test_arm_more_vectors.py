@@ -33,19 +33,19 @@ def normal(seed: int, *shape: int) -> np.ndarray:
 def test_layer_norm_is_that_of_float64(rows: int, k: int, adds: int, seed: int) -> None:
     """With a mean that is larger than what is left of it."""
     x, a, b, weight, bias = normal(seed, rows, k) + 5, normal(seed + 1, rows, k), *normal(seed + 2, 3, k)
-    stays, found = norm_of(team_of(rows), k, x, (a, b)[:adds], ArmNorm(1e-5, weight, True, bias))
+    stays, normed = norm_of(team_of(rows), k, x, (a, b)[:adds], ArmNorm(1e-5, weight, True, bias))
     total = x.astype(np.float64) + sum((a, b)[:adds])
     centred = total - total.mean(axis=1, keepdims=True)
     truth = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5) * weight + bias
-    assert near(stays, total, 1e-6) and near(found, truth, 2e-4 if k == 1 else 2e-5)
+    assert near(stays, total, 1e-6) and near(normed, truth, 2e-4 if k == 1 else 2e-5)
 
 
 @given(st.integers(1, 5), st.integers(1, 3), st.integers(1, 20), SEEDS)
 def test_norms_of_heads_are_those_of_float64(rows: int, heads: int, size: int, seed: int) -> None:
     x, weight = normal(seed, rows, heads, size), normal(seed + 1, size)
-    _, found = rms_norm(team_of(rows), size, x, (), weight, 1e-6, (heads,))
+    _, normed = rms_norm(team_of(rows), size, x, (), weight, 1e-6, (heads,))
     wide = x.astype(np.float64)
-    assert near(found, wide / np.sqrt((wide**2).mean(axis=-1, keepdims=True) + 1e-6) * weight, 2e-6)
+    assert near(normed, wide / np.sqrt((wide**2).mean(axis=-1, keepdims=True) + 1e-6) * weight, 2e-6)
 
 
 @given(
@@ -55,10 +55,10 @@ def test_norms_of_heads_are_those_of_float64(rows: int, heads: int, size: int, s
 def test_activations_are_those_of_float64(rows: int, k: int, name: str, gated: bool, biased: bool, seed: int) -> None:
     gate, up = 3 * normal(seed, rows, k), normal(seed + 1, rows, k)
     biases = tuple(normal(seed + 2, 2, k)) if biased else ()
-    found = activated(team_of(rows), k, name, gate, gated, up if gated else None, biases[: 1 + gated])
+    outputs = activated(team_of(rows), k, name, gate, gated, up if gated else None, biases[: 1 + gated])
     first, second = (gate + biases[0], up + biases[1]) if biased else (gate, up)
     truth = truth_of(first.astype(np.float64), name) * (second if gated else 1)
-    assert near(found, truth, 2e-6)
+    assert near(outputs, truth, 2e-6)
 
 
 @given(st.integers(1, 4), st.integers(1, 20), st.booleans(), SEEDS)
@@ -77,11 +77,11 @@ def test_windows_are_those_of_float64(tokens: int, held: int, window: int, seed:
     """Of scores in float32 shares in float16, which the products after them take."""
     count = held + tokens
     scores = normal(seed, 2, tokens, count)
-    found = softmax(team_of(2), tokens, count, scores, True, False, window)
+    shares = softmax(team_of(2), tokens, count, scores, True, False, window)
     masked = np.where(seen(count, window)[held:], scores.astype(np.float64), -np.inf)
     powers = np.exp(masked - masked.max(axis=-1, keepdims=True))
-    assert found is not None and found.dtype == np.float16
-    assert np.abs(found - powers / powers.sum(axis=-1, keepdims=True)).max() < 1e-3
+    assert shares is not None and shares.dtype == np.float16
+    assert np.abs(shares - powers / powers.sum(axis=-1, keepdims=True)).max() < 1e-3
 
 
 @given(st.integers(1, 6), st.integers(1, 13), st.integers(1, 13), st.booleans(), st.booleans(), SEEDS)
@@ -157,10 +157,10 @@ def test_new_instructions_are_those_of_loops_over_lanes() -> None:
     a, b = rng.integers(0, 256, (2, 5, 16)).astype(np.uint8)
     b[:, :3] = [0, 3, 250]
     b = np.where(np.abs(b.view(np.int8)) < 9, b, 0)
-    found = OPERATIONS["ushl"].run(a, b, None)
+    shifted = OPERATIONS["ushl"].run(a, b, None)
     for at in np.ndindex(a.shape):
         bits = int(b.view(np.int8)[at])
-        assert found[at] == ((int(a[at]) << bits) & 255 if bits >= 0 else int(a[at]) >> -bits)
+        assert shifted[at] == ((int(a[at]) << bits) & 255 if bits >= 0 else int(a[at]) >> -bits)
     assert (OPERATIONS["shl"].run(a, 3) == (a.astype(int) << 3 & 255)).all()
     fours, others = a.view(np.int32), b.view(np.int32)
     assert (OPERATIONS["smin_4s"].run(a, b, None).view(np.int32) == np.minimum(fours, others)).all()

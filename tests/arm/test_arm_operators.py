@@ -29,13 +29,13 @@ def each_of(team: Team, op: str, kinds: str, given: list[Any], kind: Any = np.fl
     """An operator on arrays [steps, numbers of one]."""
     kernel = each_kernel(op, kinds)
     assert kernel is not None and len(kernel.registers) <= 32
-    found = each(team, kernel, given, lanes_of(op, kinds) * np.dtype(kind).itemsize)
-    return None if found is None else found.view(kind)
+    result = each(team, kernel, given, lanes_of(op, kinds) * np.dtype(kind).itemsize)
+    return None if result is None else result.view(kind)
 
 
 def function(op: str, *given: Any) -> Any:
     """Of arrays [n] of float32, n a multiple of 4."""
-    fours = [np.asarray(one, np.float32).reshape(-1, 4) for one in given]
+    fours = [np.asarray(operand, np.float32).reshape(-1, 4) for operand in given]
     return each_of(team_of(len(fours[0])), op, "f" * len(fours), fours).reshape(-1)
 
 
@@ -47,15 +47,15 @@ def test_what_works_on_each_number_is_that_of_float64(op: str) -> None:
     a = np.abs(a) if op == "Sqrt" else a
     a[0] = [0, 1e-3, 30, -30] if op not in ("Reciprocal", "Sqrt") else a[0]
     given_ = [a, b] if op in BINARY else [a]
-    found = each_of(team_of(20, 31), op, "f" * len(given_), given_)
+    result = each_of(team_of(20, 31), op, "f" * len(given_), given_)
     if op in BINARY or op in ("Abs", "Neg", "Sqrt", "Relu", "Reciprocal"):
-        assert (found == ({**UNARY, **BINARY}[op](*given_))).all()
+        assert (result == ({**UNARY, **BINARY}[op](*given_))).all()
         return
     truth = np.vectorize(math.erf)(a) if op == "Erf" else UNARY[op](a.astype(np.float64))
     if op == "Exp":
-        assert np.abs(found / truth - 1).max() < 3e-7
+        assert np.abs(result / truth - 1).max() < 3e-7
     else:
-        assert np.abs(found - truth).max() < NEAR[op]
+        assert np.abs(result - truth).max() < NEAR[op]
 
 
 def test_logarithms() -> None:
@@ -86,12 +86,12 @@ def test_powers() -> None:
         a, b = np.exp(rng.uniform(-far, far, 2000)), rng.uniform(-most, most, 2000)
         a, b = a.astype(np.float32), b.astype(np.float32)
         truth = np.power(a.astype(np.float64), b.astype(np.float64))
-        some = (truth > 1e-37) & (truth < 3e38)
-        share = np.abs(function("Pow", a, b)[some] / truth[some] - 1)
-        assert (share < 5e-7 + 1e-7 * np.abs(b[some])).all() and some.sum() > 1000
+        normal = (truth > 1e-37) & (truth < 3e38)
+        share = np.abs(function("Pow", a, b)[normal] / truth[normal] - 1)
+        assert (share < 5e-7 + 1e-7 * np.abs(b[normal])).all() and normal.sum() > 1000
     bases = [0, -0.0, 1, -1, 2, -2, 0.5, -0.5, np.inf, -np.inf, np.nan, 3, -3, 1e-30, 1e30, -1e30]
     powers = [0, -0.0, 1, -1, 2, -2, 3, -3, 0.5, -0.5, 2.5, 100, 101, -101]
-    a, b = (one.reshape(-1) for one in np.meshgrid(np.float32(bases), np.float32(powers)))
+    a, b = (numbers.reshape(-1) for numbers in np.meshgrid(np.float32(bases), np.float32(powers)))
     with np.errstate(all="ignore"):
         np.testing.assert_allclose(function("Pow", a, b), np.power(a, b), rtol=1e-5)
 
@@ -110,8 +110,8 @@ def test_choices_are_those_of_numpy(op: str, kinds: str) -> None:
     rng, lanes = np.random.default_rng(0), lanes_of(op, kinds)
     arrays = [rng.choice(np.array(NUMBERS[kind], TYPES[kind]), (64 // lanes, lanes)) for kind in kinds]
     want = compute(Node(op, op, (), "y", {}), arrays)
-    found = each_of(team_of(1, 64 // lanes - 1), op, kinds, arrays, want.dtype)
-    np.testing.assert_array_equal(found, want)
+    result = each_of(team_of(1, 64 // lanes - 1), op, kinds, arrays, want.dtype)
+    np.testing.assert_array_equal(result, want)
 
 
 @pytest.mark.parametrize("op, said, shapes", [
@@ -128,9 +128,9 @@ def test_what_moves_numbers_moves_them(op: str, said: Any, shapes: Any, kind: An
     node = Node(op, op, (), "y", said)
     want = compute(node, given_)
     moves = moves_of(node, given_, want)
-    found = moved(team_of(1, len(moves.numbers) - 1), moves, given_[: len(shapes)])
-    assert found is not None
-    np.testing.assert_array_equal(found.reshape(-1).view(kind)[: want.size].reshape(want.shape), want)
+    copied = moved(team_of(1, len(moves.numbers) - 1), moves, given_[: len(shapes)])
+    assert copied is not None
+    np.testing.assert_array_equal(copied.reshape(-1).view(kind)[: want.size].reshape(want.shape), want)
 
 
 def test_moves_in_closed_form() -> None:
@@ -171,12 +171,12 @@ def test_every_operator_is_run_by_instructions() -> None:
 @given(st.integers(1, 5), st.integers(1, 40), st.sampled_from([*ALONG, "Softmax"]), st.integers(0, 99))
 def test_what_works_along_rows_is_that_of_float64(rows: int, k: int, op: str, seed: int) -> None:
     x = np.random.default_rng(seed).standard_normal((rows, k)).astype(np.float32) - 3
-    found, wide = along(team_of(rows), op, k, x), x.astype(np.float64)
+    result, wide = along(team_of(rows), op, k, x), x.astype(np.float64)
     if op == "Softmax":
         powers = np.exp(wide - wide.max(axis=1, keepdims=True))
-        assert near(found, powers / powers.sum(axis=1, keepdims=True), 1e-6)
+        assert near(result, powers / powers.sum(axis=1, keepdims=True), 1e-6)
     else:
-        assert near(found, REDUCE[op](wide, axis=1), 1e-6)
+        assert near(result, REDUCE[op](wide, axis=1), 1e-6)
 
 
 def test_counts_in_closed_form() -> None:

@@ -22,7 +22,7 @@ def test_two_layers_are_as_good_as_all(options: dict[str, Any], comm: Any) -> No
     """Of four, none of which a cache holds; keys and values grow in decode, and their room is charged for all."""
     clusters = find_arm_device(options.get("device", "n2x8")).clusters
     caches = {
-        "clusters": tuple(replace(one, l1_bytes=4096, l2_bytes=8192) for one in clusters), "slc_bytes": 16384,
+        "clusters": tuple(replace(cluster, l1_bytes=4096, l2_bytes=8192) for cluster in clusters), "slc_bytes": 16384,
     }  # fmt: skip
     whole, part = (
         run_on_arm(comm, "llama", payload=False, layers_run=run, limits=caches, **IDS | options) for run in (None, 2)
@@ -33,11 +33,13 @@ def test_two_layers_are_as_good_as_all(options: dict[str, Any], comm: Any) -> No
     for key in ("ttft_seconds", "tpot_seconds"):
         assert part["result"].pop(key) == pytest.approx(whole["result"].pop(key), rel=1e-12)
     assert part["result"] == whole["result"]
-    for one, other in zip([part["measured"], *part["phases"]], [whole["measured"], *whole["phases"]], strict=True):
+    for of_part, of_whole in zip(
+        [part["measured"], *part["phases"]], [whole["measured"], *whole["phases"]], strict=True
+    ):
         # the energy of what idles is of seconds, which are sums of as many as there are layers
         for key in ("critical_path", "compute_seconds", "idle_seconds", "energy"):
-            assert one.pop(key, 0) == pytest.approx(other.pop(key, 0), rel=1e-12)
-        assert one == other
+            assert of_part.pop(key, 0) == pytest.approx(of_whole.pop(key, 0), rel=1e-12)
+        assert of_part == of_whole
     assert part["kinds"]["measured.operations"] == "extrapolated" and whole["kinds"]["measured.operations"] == "counted"
 
 

@@ -93,8 +93,8 @@ def test_what_was_used_last_stays(accesses: list[tuple[int, int]], capacity: int
     """Against a list in the order of use. A piece has one size."""
     sizes: dict[int, int] = {}
     cache, held = Lru(capacity), list[int]()
-    for name, asked in accesses:
-        size = sizes.setdefault(name, asked)
+    for name, drawn in accesses:
+        size = sizes.setdefault(name, drawn)
         assert cache.touch((name, 0, 0), size)[0] == (name in held)
         held = [*(other for other in held if other != name), name]
         while sum(sizes[other] for other in held) > capacity:
@@ -131,13 +131,13 @@ def test_levels() -> None:
 def test_what_is_written_goes_to_dram_when_it_has_to_make_room() -> None:
     """An SLC of two pieces: one that was written leaves for two others; one that is dropped goes nowhere."""
     slc = SharedCache(Lru(2 * PIECE))
-    (one,), (two,), (three,) = (pieces(0, tile, PIECE) for tile in range(3))
-    assert slc.serve([[]], [[one]]) == [(0, 0)]
-    assert slc.serve([[two], [three]], [[], []]) == [(PIECE, 0), (PIECE, PIECE)]
-    assert slc.serve([[]], [[one]]) == [(0, 0)]
+    (first,), (second,), (third,) = (pieces(0, tile, PIECE) for tile in range(3))
+    assert slc.serve([[]], [[first]]) == [(0, 0)]
+    assert slc.serve([[second], [third]], [[], []]) == [(PIECE, 0), (PIECE, PIECE)]
+    assert slc.serve([[]], [[first]]) == [(0, 0)]
     slc.drop(0)
-    assert slc.serve([[two, three]], [[]]) == [(2 * PIECE, 0)] and slc.lru.used == 2 * PIECE
-    assert slc.serve([[one], [two, three]], [[], []]) == [(PIECE, 0), (2 * PIECE, 0)]  # as DRAM has it
+    assert slc.serve([[second, third]], [[]]) == [(2 * PIECE, 0)] and slc.lru.used == 2 * PIECE
+    assert slc.serve([[first], [second, third]], [[], []]) == [(PIECE, 0), (2 * PIECE, 0)]  # as DRAM has it
 
 
 def test_what_a_core_has_written_it_still_has_and_others_fetch() -> None:
@@ -198,8 +198,8 @@ def test_every_number_of_a_cluster_moves_something(name: str, comm: Any) -> None
     change, path = CHANGES[name]
     cluster = replace(N2X8.clusters[0], l1_bytes=8192)
     values = []
-    for one in (cluster, replace(cluster, **{name: change(getattr(cluster, name))})):
-        at: Any = run_on_arm(comm, "linear", payload=False, m=40, k=512, limits={"clusters": (one,)})
+    for changed in (cluster, replace(cluster, **{name: change(getattr(cluster, name))})):
+        at: Any = run_on_arm(comm, "linear", payload=False, m=40, k=512, limits={"clusters": (changed,)})
         for key in path.split("."):
             at = at[key]
         values.append(at)

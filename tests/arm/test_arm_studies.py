@@ -49,8 +49,8 @@ def ran(job: RunJob) -> Report:
 
 
 def test_decode_is_counted_to_the_last_digit() -> None:
-    found = counts.linear(at_once, 1, 1, runs.ROW)
-    assert (found.operations, found.nbytes) == (3_050_831_872, 766_017_024)
+    rows = counts.linear(at_once, 1, 1, runs.ROW)
+    assert (rows.operations, rows.nbytes) == (3_050_831_872, 766_017_024)
     blocks = counts.linear(at_once, 1, 1, runs.BLOCK)
     assert (blocks.operations, blocks.nbytes) == (3_050_831_872, 860_031_744)
     assert counts.attention_operations(at_once, "decode") == 24 * 4 * 585 * 2048
@@ -119,21 +119,21 @@ def test_products_attention_and_the_rest_are_all_that_a_block_runs() -> None:
 
 def simd(report: Report, phase: str) -> int:
     """Instructions that a SIMD pipe took."""
-    found = report.phase(phase, "instructions")
-    return sum(count for op, count in found.items() if op not in (*OTHERS, "total"))
+    instructions = report.phase(phase, "instructions")
+    return sum(count for op, count in instructions.items() if op not in (*OTHERS, "total"))
 
 
 @pytest.mark.all
 def test_prefill_is_counted_to_the_last_digit_and_the_peaks_follow() -> None:
-    found = counts.linear(at_once, 560, 560, runs.ROW)
-    assert (found.operations, found.nbytes) == (1_708_465_848_320, 1_875_788_544)
+    rows = counts.linear(at_once, 560, 560, runs.ROW)
+    assert (rows.operations, rows.nbytes) == (1_708_465_848_320, 1_875_788_544)
     assert counts.linear(at_once, 560, 1, runs.ROW).operations == 1_360_583_458_816
     assert (
         counts.attention_operations(at_once, "prefill") + counts.softmax_operations(at_once, "prefill")
         == 61_821_849_600
     )
     assert counts.attention_bytes(at_once, "prefill") == 621_035_520 and counts.other_bytes("prefill") == 11_010_048_000
-    assert found.operations / SMMLA > found.nbytes / BANDWIDTH
+    assert rows.operations / SMMLA > rows.nbytes / BANDWIDTH
     speeds = [[round(models[phase].tokens_per_second, 2) for phase in ("prefill", "decode")]
               for _, models in corrected(at_once)]  # fmt: skip
     assert speeds == [

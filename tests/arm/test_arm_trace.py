@@ -46,7 +46,9 @@ def test_a_trace_tells_what_every_core_does_all_the_time(tmp_path: Path, comm: A
         phases: dict[str, float] = defaultdict(float)
         for begin, end, name in lanes[core, "phases"]:
             phases[name] += end - begin
-        assert phases == pytest.approx({one["name"]: 1e6 * one["critical_path"]["seconds"] for one in report["phases"]})
+        assert phases == pytest.approx(
+            {phase["name"]: 1e6 * phase["critical_path"]["seconds"] for phase in report["phases"]}
+        )
     assert spent["computes"] == pytest.approx(1e6 * measured["compute_seconds"])
     assert spent["waits for other cores"] == pytest.approx(1e6 * measured["idle_seconds"])
     assert spent["waits for flash"] == pytest.approx(3e6 * measured["flash_wait_seconds"])

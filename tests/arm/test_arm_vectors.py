@@ -42,8 +42,10 @@ def ran(team: Team) -> Counter[str]:
     return sum((core.instructions for core, _ in team), Counter())
 
 
-def near(found: Any, truth: np.ndarray, share: float) -> bool:
-    return found is not None and bool(np.abs(found - truth).max(initial=0) <= share * np.abs(truth).max(initial=1e-30))
+def near(result: Any, truth: np.ndarray, share: float) -> bool:
+    return result is not None and bool(
+        np.abs(result - truth).max(initial=0) <= share * np.abs(truth).max(initial=1e-30)
+    )
 
 
 # ---- numbers
@@ -67,10 +69,10 @@ def test_norms_are_those_of_float64(sizes: tuple[int, int, int], count: int) -> 
     rows, k, seed = sizes
     rng = np.random.default_rng(seed)
     x, more, bias, weight = (rng.standard_normal(shape).astype(np.float32) for shape in ((rows, k), (rows, k), k, k))
-    stays, found = rms_norm(team_of(rows), k, x, (more, bias)[:count], weight, 1e-5)
+    stays, normed = rms_norm(team_of(rows), k, x, (more, bias)[:count], weight, 1e-5)
     total = x.astype(np.float64) + sum((more, bias)[:count])
     assert near(stays, total, 1e-6)
-    assert near(found, total / np.sqrt((total**2).mean(axis=1, keepdims=True) + 1e-5) * weight, 2e-6)
+    assert near(normed, total / np.sqrt((total**2).mean(axis=1, keepdims=True) + 1e-5) * weight, 2e-6)
 
 
 @given(SIZES)
@@ -90,9 +92,9 @@ def test_codes_are_those_of_the_reference(sizes: tuple[int, int, int], group: in
     x[rng.integers(0, rows)] = 0
     codes, scale, sums = quantize_rows(x, group if blocks else None)
     team = team_of(rows)
-    found = scales(team, x, k, group if blocks else k)
-    assert found is not None and found.tobytes() == scale.tobytes() and found.shape == scale.shape
-    mine, totals = rounded(team, x, found, k, group)
+    scaled = scales(team, x, k, group if blocks else k)
+    assert scaled is not None and scaled.tobytes() == scale.tobytes() and scaled.shape == scale.shape
+    mine, totals = rounded(team, x, scaled, k, group)
     assert mine is not None and totals is not None
     assert (mine == codes).all() and (totals == (sums if blocks else block_sums(codes, group))).all()
     x[0, 0] = np.inf
@@ -105,10 +107,10 @@ def test_heads_turn_as_in_float64(heads: int, tokens: int, size: int, biased: bo
     rng = np.random.default_rng(seed)
     x, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((heads, tokens, size), (heads, 1, size)))
     cos, sin = rng.uniform(-1, 1, (2, tokens, size // 2)).astype(np.float32)
-    found = rotated(team_of(heads), (tokens, size), x, (cos, sin), bias if biased else None, biased, 0.25)
+    turned = rotated(team_of(heads), (tokens, size), x, (cos, sin), bias if biased else None, biased, 0.25)
     low, high = np.split(x.astype(np.float64) + (bias if biased else 0), 2, axis=-1)
     truth = np.concatenate((low * cos - high * sin, high * cos + low * sin), -1) / 4
-    assert near(found, truth, 1e-6)
+    assert near(turned, truth, 1e-6)
 
 
 @given(st.integers(1, 3), st.integers(1, 9), st.integers(0, 30), st.booleans(), st.integers(0, 99))
@@ -118,11 +120,11 @@ def test_shares_are_those_of_float64(heads: int, tokens: int, held: int, wide: b
     scores = (np.random.default_rng(seed).standard_normal((heads, tokens, seen)) * 5).astype(
         np.float32 if wide else np.float16
     )
-    found = softmax(team_of(heads), tokens, seen, scores, wide)
+    shares = softmax(team_of(heads), tokens, seen, scores, wide)
     future = np.arange(seen) > held + np.arange(tokens)[:, None]
     powers = np.where(future, 0, np.exp(scores.astype(np.float64) - scores.max(axis=-1, keepdims=True)))
-    assert near(found, powers / powers.sum(axis=-1, keepdims=True), 1e-6 if wide else 1e-3)
-    assert found is not None and found.dtype == scores.dtype and (found[:, future] <= 1e-30).all()
+    assert near(shares, powers / powers.sum(axis=-1, keepdims=True), 1e-6 if wide else 1e-3)
+    assert shares is not None and shares.dtype == scores.dtype and (shares[:, future] <= 1e-30).all()
 
 
 def test_every_float16_as_e4m3_is_that_of_ml_dtypes() -> None:
@@ -132,11 +134,11 @@ def test_every_float16_as_e4m3_is_that_of_ml_dtypes() -> None:
     """
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
     every = every[np.abs(every) <= 464].reshape(1, 1, -1)
-    found, scale = store(team_of(1), "e4m3", (1, every.shape[2]), every)
-    assert found is not None and scale is None
+    stored, scale = store(team_of(1), "e4m3", (1, every.shape[2]), every)
+    assert stored is not None and scale is None
     truth, normal = every.astype(ml_dtypes.float8_e4m3fn), np.abs(every) >= 2**-6
-    assert (found.view(np.uint8) == truth.view(np.uint8))[normal].all()
-    off = [np.abs(one.astype(np.float32) - every).max(where=~normal, initial=0) for one in (found, truth)]
+    assert (stored.view(np.uint8) == truth.view(np.uint8))[normal].all()
+    off = [np.abs(each.astype(np.float32) - every).max(where=~normal, initial=0) for each in (stored, truth)]
     assert off[0] <= off[1] + 2**-16
     far, _ = store(team_of(1), "e4m3", (1, 3), np.array([[[6e4, -1e9, 500]]], np.float32))
     assert far is not None and far.astype(np.float32).tolist() == [[[448, -448, 448]]]
@@ -257,7 +259,7 @@ def test_lanes(seed: int) -> None:
     """Each against a loop over its lanes."""
     rng = np.random.default_rng(seed)
 
-    def one(op: str, *operands: np.ndarray, at: int | None = None, kind: Any = np.float32) -> list[Any]:
+    def run(op: str, *operands: np.ndarray, at: int | None = None, kind: Any = np.float32) -> list[Any]:
         arrays = [np.ascontiguousarray(each).view(np.uint8).reshape(1, 16) for each in operands]
         result: list[Any] = OPERATIONS[op].run(*arrays, at).reshape(16).view(kind).tolist()
         return result
@@ -267,42 +269,42 @@ def test_lanes(seed: int) -> None:
     short = rng.integers(-(2**15), 2**15, (2, 8), dtype=np.int16)
     tiny = rng.integers(-128, 128, 16, dtype=np.int8)
     pairs = [*zip(a, b, strict=True)]
-    assert one("fmax", a, b) == [max(x, y) for x, y in pairs] and one("fmin", a, b) == [min(x, y) for x, y in pairs]
-    assert one("fdiv", a, b) == [x / y for x, y in pairs] and one("fabs", a) == [abs(x) for x in a]
-    assert one("fsqrt", np.abs(a)) == [np.sqrt(abs(x)) for x in a] and one("fmaxv", a) == [max(a), 0, 0, 0]
-    assert one("faddp", a, b) == [a[0] + a[1], a[2] + a[3], b[0] + b[1], b[2] + b[3]]
-    assert one("frintn", np.array([0.5, 1.5, -2.5, 2.6], np.float32)) == [0, 2, -2, 3]
+    assert run("fmax", a, b) == [max(x, y) for x, y in pairs] and run("fmin", a, b) == [min(x, y) for x, y in pairs]
+    assert run("fdiv", a, b) == [x / y for x, y in pairs] and run("fabs", a) == [abs(x) for x in a]
+    assert run("fsqrt", np.abs(a)) == [np.sqrt(abs(x)) for x in a] and run("fmaxv", a) == [max(a), 0, 0, 0]
+    assert run("faddp", a, b) == [a[0] + a[1], a[2] + a[3], b[0] + b[1], b[2] + b[3]]
+    assert run("frintn", np.array([0.5, 1.5, -2.5, 2.6], np.float32)) == [0, 2, -2, 3]
     big = np.array([0.5, 2.5, 3e9, np.nan], np.float32)
-    assert one("fcvtns", big, kind=np.int32) == [0, 2, 2**31 - 1, 0]
-    assert one("fcmeq0", np.array([0, -0.0, 1, np.nan], np.float32), kind=np.int32) == [-1, -1, 0, 0]
-    assert one("cmgt_4s", *whole, kind=np.int32) == [-int(x > y) for x, y in zip(*whole, strict=True)]
+    assert run("fcvtns", big, kind=np.int32) == [0, 2, 2**31 - 1, 0]
+    assert run("fcmeq0", np.array([0, -0.0, 1, np.nan], np.float32), kind=np.int32) == [-1, -1, 0, 0]
+    assert run("cmgt_4s", *whole, kind=np.int32) == [-int(x > y) for x, y in zip(*whole, strict=True)]
     mask = np.array([-1, 0, -1, 0], np.int32)
-    assert one("bsl", mask, a, b) == [a[0], b[1], a[2], b[3]]
+    assert run("bsl", mask, a, b) == [a[0], b[1], a[2], b[3]]
     clip = [int(np.clip(x, -(2**15), 2**15 - 1)) for x in whole[0]]
-    assert one("sqxtn_4h", whole[0], kind=np.int16) == [*clip, 0, 0, 0, 0]
-    assert one("sqxtn2_8h", short[0], whole[0], kind=np.int16) == [*short[0][:4].tolist(), *clip]
+    assert run("sqxtn_4h", whole[0], kind=np.int16) == [*clip, 0, 0, 0, 0]
+    assert run("sqxtn2_8h", short[0], whole[0], kind=np.int16) == [*short[0][:4].tolist(), *clip]
     clip = [int(np.clip(x, -128, 127)) for x in short[0]]
-    assert one("sqxtn_8b", short[0], kind=np.int8)[:8] == clip
-    assert one("sqxtn2_16b", tiny, short[0], kind=np.int8) == [*tiny[:8].tolist(), *clip]
+    assert run("sqxtn_8b", short[0], kind=np.int8)[:8] == clip
+    assert run("sqxtn2_16b", tiny, short[0], kind=np.int8) == [*tiny[:8].tolist(), *clip]
     sums = [int(tiny[2 * at]) + int(tiny[2 * at + 1]) for at in range(8)]
-    assert one("saddlp", tiny, kind=np.int16) == sums
+    assert run("saddlp", tiny, kind=np.int16) == sums
     total = [(int(whole[0][at]) + int(short[0][2 * at]) + int(short[0][2 * at + 1]) + 2**31) % 2**32 - 2**31
              for at in range(4)]  # fmt: skip
-    assert one("sadalp", whole[0], short[0], kind=np.int32) == total
-    assert one("addv_4s", whole[0], kind=np.int32)[0] == (sum(map(int, whole[0])) + 2**31) % 2**32 - 2**31
+    assert run("sadalp", whole[0], short[0], kind=np.int32) == total
+    assert run("addv_4s", whole[0], kind=np.int32)[0] == (sum(map(int, whole[0])) + 2**31) % 2**32 - 2**31
     assert (
-        one("sxtl", tiny, kind=np.int16) == tiny[:8].tolist() and one("sxtl2", tiny, kind=np.int16) == tiny[8:].tolist()
+        run("sxtl", tiny, kind=np.int16) == tiny[:8].tolist() and run("sxtl2", tiny, kind=np.int16) == tiny[8:].tolist()
     )
-    assert one("uxtl2", tiny, kind=np.uint16) == tiny.view(np.uint8)[8:].tolist()
-    assert one("dup_4s", a, at=2) == [a[2]] * 4 and one("dup_8h", short[0], at=5, kind=np.int16) == [short[0][5]] * 8
-    assert one("shl_8h", short[0], at=7, kind=np.uint16) == [int(x) << 7 & 0xFFFF for x in short[0]]
-    assert one("ushr_8h", short[0], at=7, kind=np.uint16) == [int(x) >> 7 for x in short[0].view(np.uint16)]
-    assert one("shl_4s", whole[0], at=23, kind=np.uint32) == [int(x) << 23 & 0xFFFFFFFF for x in whole[0]]
+    assert run("uxtl2", tiny, kind=np.uint16) == tiny.view(np.uint8)[8:].tolist()
+    assert run("dup_4s", a, at=2) == [a[2]] * 4 and run("dup_8h", short[0], at=5, kind=np.int16) == [short[0][5]] * 8
+    assert run("shl_8h", short[0], at=7, kind=np.uint16) == [int(x) << 7 & 0xFFFF for x in short[0]]
+    assert run("ushr_8h", short[0], at=7, kind=np.uint16) == [int(x) >> 7 for x in short[0].view(np.uint16)]
+    assert run("shl_4s", whole[0], at=23, kind=np.uint32) == [int(x) << 23 & 0xFFFFFFFF for x in whole[0]]
     halves = a.astype(np.float16)
-    assert one("fcvtn", a, kind=np.float16) == [*halves.tolist(), 0, 0, 0, 0]
-    assert one("fcvtn2", np.tile(halves, 2), b, kind=np.float16) == [*halves.tolist(), *b.astype(np.float16).tolist()]
-    assert one("scvtf_8h", short[0], kind=np.float16) == short[0].astype(np.float16).tolist()
-    assert one("smax", tiny, np.full(16, -127, np.int8), kind=np.int8) == [max(x, -127) for x in tiny.tolist()]
+    assert run("fcvtn", a, kind=np.float16) == [*halves.tolist(), 0, 0, 0, 0]
+    assert run("fcvtn2", np.tile(halves, 2), b, kind=np.float16) == [*halves.tolist(), *b.astype(np.float16).tolist()]
+    assert run("scvtf_8h", short[0], kind=np.float16) == short[0].astype(np.float16).tolist()
+    assert run("smax", tiny, np.full(16, -127, np.int8), kind=np.int8) == [max(x, -127) for x in tiny.tolist()]
 
 
 @settings(max_examples=examples(25))
@@ -311,7 +313,7 @@ def test_lanes_of_64_bits_and_bytes(seed: int) -> None:
     """Each against a loop over its lanes."""
     rng = np.random.default_rng(seed)
 
-    def one(op: str, *operands: np.ndarray, at: int | None = None, kind: Any = np.float32) -> list[Any]:
+    def run(op: str, *operands: np.ndarray, at: int | None = None, kind: Any = np.float32) -> list[Any]:
         arrays = [np.ascontiguousarray(each).view(np.uint8).reshape(1, 16) for each in operands]
         result: list[Any] = OPERATIONS[op].run(*arrays, at).reshape(16).view(kind).tolist()
         return result
@@ -325,42 +327,42 @@ def test_lanes_of_64_bits_and_bytes(seed: int) -> None:
 
     bits, words, shorts = 1 << 64, 1 << 32, rng.integers(0, 1 << 16, (2, 8), dtype=np.uint16)
     x, both = pairs(np.uint64)
-    assert one("add_2d", *x, kind=np.uint64) == [(a + b) % bits for a, b in both]
-    assert one("sub_2d", *x, kind=np.uint64) == [(a - b) % bits for a, b in both]
-    assert one("shl_2d", x[0], at=9, kind=np.uint64) == [a << 9 & bits - 1 for a, _ in both]
-    assert one("ins_2d", *x, at=1, kind=np.uint64) == [both[0][0], both[0][1]]
+    assert run("add_2d", *x, kind=np.uint64) == [(a + b) % bits for a, b in both]
+    assert run("sub_2d", *x, kind=np.uint64) == [(a - b) % bits for a, b in both]
+    assert run("shl_2d", x[0], at=9, kind=np.uint64) == [a << 9 & bits - 1 for a, _ in both]
+    assert run("ins_2d", *x, at=1, kind=np.uint64) == [both[0][0], both[0][1]]
     x, both = pairs(np.int64)
-    assert one("cmgt_2d", *x, kind=np.int64) == [-int(a > b) for a, b in both]
-    assert one("cmge_2d", *x, kind=np.int64) == [-int(a >= b) for a, b in both]
-    assert one("cmeq_2d", *x, kind=np.int64) == [-int(a == b) for a, b in both]
+    assert run("cmgt_2d", *x, kind=np.int64) == [-int(a > b) for a, b in both]
+    assert run("cmge_2d", *x, kind=np.int64) == [-int(a >= b) for a, b in both]
+    assert run("cmeq_2d", *x, kind=np.int64) == [-int(a == b) for a, b in both]
     x, both = pairs(np.uint32)
-    assert one("sub_4s", *x, kind=np.uint32) == [(a - b) % words for a, b in both]
-    assert one("mul_4s", *x, kind=np.uint32) == [a * b % words for a, b in both]
-    assert one("umull", *x, kind=np.uint64) == [a * b for a, b in both[:2]]
+    assert run("sub_4s", *x, kind=np.uint32) == [(a - b) % words for a, b in both]
+    assert run("mul_4s", *x, kind=np.uint32) == [a * b % words for a, b in both]
+    assert run("umull", *x, kind=np.uint64) == [a * b for a, b in both[:2]]
     lanes = x[0].tolist()
-    assert one("uaddlp_4s", x[0], kind=np.uint64) == [lanes[0] + lanes[1], lanes[2] + lanes[3]]
-    assert one("rev64_4s", x[0], kind=np.uint32) == [lanes[at] for at in (1, 0, 3, 2)]
-    assert one("sshr_4s", x[0], at=5, kind=np.int32) == [a >> 5 for a in x[0].view(np.int32).tolist()]
-    assert one("ins_4s", *x, at=2, kind=np.uint32) == [*lanes[:2], both[0][1], lanes[3]]
-    assert one("zip1_4s", *x, kind=np.uint32) == [*both[0], *both[1]]
-    assert one("zip2_4s", *x, kind=np.uint32) == [*both[2], *both[3]]
+    assert run("uaddlp_4s", x[0], kind=np.uint64) == [lanes[0] + lanes[1], lanes[2] + lanes[3]]
+    assert run("rev64_4s", x[0], kind=np.uint32) == [lanes[at] for at in (1, 0, 3, 2)]
+    assert run("sshr_4s", x[0], at=5, kind=np.int32) == [a >> 5 for a in x[0].view(np.int32).tolist()]
+    assert run("ins_4s", *x, at=2, kind=np.uint32) == [*lanes[:2], both[0][1], lanes[3]]
+    assert run("zip1_4s", *x, kind=np.uint32) == [*both[0], *both[1]]
+    assert run("zip2_4s", *x, kind=np.uint32) == [*both[2], *both[3]]
     of_shorts = [*zip(*shorts.tolist(), strict=True)]
-    assert one("zip1_8h", *shorts, kind=np.uint16) == [number for pair in of_shorts[:4] for number in pair]
-    assert one("zip2_8h", *shorts, kind=np.uint16) == [number for pair in of_shorts[4:] for number in pair]
-    assert one("uzp1_8h", *shorts, kind=np.uint16) == [*shorts[0, ::2].tolist(), *shorts[1, ::2].tolist()]
+    assert run("zip1_8h", *shorts, kind=np.uint16) == [number for pair in of_shorts[:4] for number in pair]
+    assert run("zip2_8h", *shorts, kind=np.uint16) == [number for pair in of_shorts[4:] for number in pair]
+    assert run("uzp1_8h", *shorts, kind=np.uint16) == [*shorts[0, ::2].tolist(), *shorts[1, ::2].tolist()]
     x, both = pairs(np.uint8)
-    assert one("eor", *x, kind=np.uint8) == [a ^ b for a, b in both]
-    assert one("bic", *x, kind=np.uint8) == [a & ~b for a, b in both]
-    assert one("cmeq_16b", *x, kind=np.uint8) == [255 * (a == b) for a, b in both]
-    assert one("ins_16b", *x, at=7, kind=np.uint8) == [*x[0, :7].tolist(), both[0][1], *x[0, 8:].tolist()]
+    assert run("eor", *x, kind=np.uint8) == [a ^ b for a, b in both]
+    assert run("bic", *x, kind=np.uint8) == [a & ~b for a, b in both]
+    assert run("cmeq_16b", *x, kind=np.uint8) == [255 * (a == b) for a, b in both]
+    assert run("ins_16b", *x, at=7, kind=np.uint8) == [*x[0, :7].tolist(), both[0][1], *x[0, 8:].tolist()]
     few = np.array([[1, -0.0, np.nan, -2], [1, 0, np.nan, 3]], np.float32)
-    assert one("fcmgt", *few, kind=np.int32) == [0, 0, 0, 0] and one("fcmgt", *few[::-1], kind=np.int32) == [
+    assert run("fcmgt", *few, kind=np.int32) == [0, 0, 0, 0] and run("fcmgt", *few[::-1], kind=np.int32) == [
         0,
         0,
         0,
         -1,
     ]
-    assert one("fcmge", *few, kind=np.int32) == one("fcmeq", *few, kind=np.int32) == [-1, -1, 0, 0]
+    assert run("fcmge", *few, kind=np.int32) == run("fcmeq", *few, kind=np.int32) == [-1, -1, 0, 0]
 
 
 def test_a_register_that_is_no_sum_is_not_carried() -> None:

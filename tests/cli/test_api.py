@@ -44,14 +44,14 @@ report.write(sys.argv[1])
 def test_a_notebook_gives_the_bits_of_the_command(
     run_meshrt: Callable[..., Finished], run_script: Callable[..., Finished], tmp_path: Path
 ) -> None:
-    told = run_meshrt(
+    command = run_meshrt(
         "run", "gemm", "--mesh", "1x1", "--device", "ideal", "--m", "700", "--k", "900", "--n", "500", "--json", "-"
     )
     path = tmp_path / "report.json"
     done = run_script(NOTEBOOK, str(path), env=dict.fromkeys(ONE_THREAD, "2"))
     assert done.code == 0, done.stderr
-    here, there = json.loads(path.read_text()), json.loads(told.stdout)
-    assert outside_host(here) == outside_host(there), "max_abs_error has all bits of the product"
+    from_notebook, from_command = json.loads(path.read_text()), json.loads(command.stdout)
+    assert outside_host(from_notebook) == outside_host(from_command), "max_abs_error has all bits of the product"
 
 
 def test_a_run_uses_one_thread_and_gives_the_others_back() -> None:
@@ -98,8 +98,8 @@ def test_a_table_for_people_and_one_for_notebooks(program: str, options: dict[st
 @pytest.mark.parametrize(("program", "on"), [("gemm", None), ("xuv", None), ("lowrank", None), ("llama", "neuron")])
 def test_size_is_a_word_of_every_machine(program: str, on: str | None) -> None:
     size: Any = (8, 8) if program == "gemm" else 2
-    some = {"layers": 1} if program == "llama" else {}
-    report = meshrt.run(program, on=on, size=size, payload=False, **some)
+    options = {"layers": 1} if program == "llama" else {}
+    report = meshrt.run(program, on=on, size=size, payload=False, **options)
     assert report.data["mesh"] == ([8, 8] if program == "gemm" else [2, 1])
 
 
@@ -273,13 +273,13 @@ def test_phases_of_one_name_are_the_sum_of_what_they_would_be_by_themselves() ->
                 block.work(nbytes)
         return {}
 
-    def one(block: Any) -> dict[str, Any]:
+    def alike(block: Any) -> dict[str, Any]:
         return works(block, ("a", "a"))
 
-    def two(block: Any) -> dict[str, Any]:
+    def unlike(block: Any) -> dict[str, Any]:
         return works(block, ("a", "b"))
 
-    both, apart = meshrt.run(one, size=(3, 2)), meshrt.run(two, size=(3, 2))
+    both, apart = meshrt.run(alike, size=(3, 2)), meshrt.run(unlike, size=(3, 2))
     assert both.measured == apart.measured and both.phases == ["a"] and apart.phases == ["a", "b"]
     assert [phase["name"] for phase in both.data["host"]["phases"]] == ["a"]
     small, large = apart.phase("a"), apart.phase("b")
@@ -328,9 +328,9 @@ def halo(block: Block, *, rounds: int = 1) -> dict[str, Any]:
     tiles[...] = np.arange(block.mesh.x0, block.mesh.x0 + block.shape[1], dtype=np.float32)[:, None]
     with rings.interleaved_ring(block, "x") as ring:
         for _ in range(rounds):
-            there = block.tiles("number coming in", (1,), np.float32)
-            shifts.finish_shift(block, shifts.start_shift(block, ring, tiles, there))
-            tiles = there
+            coming = block.tiles("number coming in", (1,), np.float32)
+            shifts.finish_shift(block, shifts.start_shift(block, ring, tiles, coming))
+            tiles = coming
     return {"sum": float(tiles.sum())}
 
 
@@ -353,7 +353,7 @@ def test_a_function_is_a_program() -> None:
 
 def test_a_sweep_takes_every_combination_in_order() -> None:
     every = meshrt.sweep("gemm", mesh="8x8", m=[16, 32], algorithm=["meshgemm", "cannon"], k=16, n=16, payload=False)
-    assert [(one.arguments["m"], one.arguments["algorithm"]) for one in every] == [
+    assert [(report.arguments["m"], report.arguments["algorithm"]) for report in every] == [
         (16, "meshgemm"), (16, "cannon"), (32, "meshgemm"), (32, "cannon"),
     ]  # fmt: skip
     alone = meshrt.run("gemm", mesh="8x8", m=32, k=16, n=16, algorithm="cannon", payload=False)
@@ -397,9 +397,9 @@ if sys.argv[1:]:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_script_gives_the_same_on_any_number_of_ranks(ranks: int, run_script: Callable[..., Finished]) -> None:
-    alone, told = run_script(SCRIPT), run_script(SCRIPT, ranks=ranks)
-    assert (alone.code, told.code) == (0, 0), [alone.stderr, told.stderr]
-    assert alone.stdout == told.stdout and alone.stdout
+    alone, shared = run_script(SCRIPT), run_script(SCRIPT, ranks=ranks)
+    assert (alone.code, shared.code) == (0, 0), [alone.stderr, shared.stderr]
+    assert alone.stdout == shared.stdout and alone.stdout
 
 
 def test_an_error_in_the_midst_ends_all_ranks(run_script: Callable[..., Finished]) -> None:

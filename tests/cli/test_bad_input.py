@@ -131,19 +131,19 @@ LINES: dict[str, tuple[list[str], list[str]]] = {
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
     """(exit code, standard output, standard error) of all command lines."""
     folder = tmp_path_factory.mktemp("lines")
-    lines = {name: [one.replace("{d}", str(folder)) for one in line] for name, (line, _) in LINES.items()}
+    lines = {name: [word.replace("{d}", str(folder)) for word in line] for name, (line, _) in LINES.items()}
     return run_lines(lines, folder)
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_a_bad_command_line_gets_one_line(name: str, told: dict[str, tuple[int, str, str]]) -> None:
-    code, out, err = told[name]
+def test_a_bad_command_line_gets_one_line(name: str, outcomes: dict[str, tuple[int, str, str]]) -> None:
+    code, out, err = outcomes[name]
     assert (code, out) == (2, ""), err
     assert err.startswith("meshrt: error: ") and err.count("\n") == 1 and len(err) < 1200
-    assert all(one.isprintable() for one in err.rstrip("\n"))
+    assert all(letter.isprintable() for letter in err.rstrip("\n"))
     for word in LINES[name][1]:
         assert word in err
 

@@ -65,10 +65,10 @@ def test_a_browser_draws_the_page(page: Path, width: int, tmp_path: Path) -> Non
 def test_no_table_is_cut_on_paper(page: Path) -> None:
     paper, cut = page.with_name("paper.html"), "[...document.querySelectorAll('div.wide')].filter(e=>"
     cut += "e.scrollWidth>e.clientWidth&&getComputedStyle(e).overflowX!='visible').length"
-    found = []
+    counts = []
     for text in (page.read_text(), page.read_text().replace("@media print", "@media all")):
         paper.write_text(text + f"<script>document.body.style.width='12rem';document.title='cut: '+{cut}</script>")
         shown = re.search(r"<title>cut: (\d+)</title>", browse(paper, "--window-size=500,900", "--dump-dom"))
         assert shown is not None
-        found.append(int(shown[1]))
-    assert found[0] > 0 == found[1]  # on a narrow screen they are scrolled; paper cannot be
+        counts.append(int(shown[1]))
+    assert counts[0] > 0 == counts[1]  # on a narrow screen they are scrolled; paper cannot be

@@ -98,13 +98,13 @@ def test_options_are_in_groups_that_have_no_name_that_is_gone(run_meshrt: Run):
     from meshrt.machine import machines
     from meshrt.program import load_program, packaged_programs, settings_of
 
-    told = say(run_meshrt, "run", "llama", "--help")
-    titles = [line[:-1] for line in told.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    page = say(run_meshrt, "run", "llama", "--help")
+    titles = [line[:-1] for line in page.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert titles == [title for title in SECTIONS if title in titles] and len(titles) == 9
     assert titles[0] == "Problem" and titles[-1] == "Output"
-    output = told.split("Output:\n")[1]
+    output = page.split("Output:\n")[1]
     assert all(f"--{name}" in output for name in ("json", "format", "html", "help", "maps")) and "--mesh" not in output
-    known = {
+    names = {
         "json_path",
         "form",
         "html",
@@ -119,14 +119,14 @@ def test_options_are_in_groups_that_have_no_name_that_is_gone(run_meshrt: Run):
         "h",
         "help",
     }
-    known |= {name for machine in machines() for name in settings_of(machine)}
+    names |= {name for machine in machines() for name in settings_of(machine)}
     for name in packaged_programs():
         for machine in machines():
             try:
-                known |= {option.name for option in load_program(name, machine).options}
+                names |= {option.name for option in load_program(name, machine).options}
             except UsageError:
                 continue  # not on this machine
-    assert OF.keys() - known == set()
+    assert OF.keys() - names == set()
 
 
 GROUPS = [(), ("run",), ("chat",), ("bench",), ("reproduce",)]
@@ -135,7 +135,11 @@ GROUPS = [(), ("run",), ("chat",), ("bench",), ("reproduce",)]
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("ranks", "group"),
-    [*((1, group) for group in GROUPS), (2, ()), *(pytest.param(2, one, marks=pytest.mark.all) for one in GROUPS[1:])],
+    [
+        *((1, group) for group in GROUPS),
+        (2, ()),
+        *(pytest.param(2, group, marks=pytest.mark.all) for group in GROUPS[1:]),
+    ],
 )
 def test_a_group_without_a_command_shows_its_help(ranks: int, group: tuple[str, ...], run_meshrt: Run):
     code, out, err, _ = run_meshrt(*group, ranks=ranks)
@@ -177,7 +181,9 @@ def test_json_on_standard_output_is_json_and_nothing_else(ranks: int, quiet: tup
     assert report["arguments"]["model"] == "llama-tiny" and report["arguments"]["max_new_tokens"] == 3
     device = PRESETS["wse2"]
     numbers = {key: getattr(device, key) for key in report["device"]}
-    assert report["device"] == {key: [*one] if isinstance(one, tuple) else one for key, one in numbers.items()}
+    assert report["device"] == {
+        key: [*number] if isinstance(number, tuple) else number for key, number in numbers.items()
+    }
     assert {"name", "alpha", "beta", "core_memory", "route_entries", "link_bytes_per_cycle"} <= set(report["device"])
     assert_measured(report["measured"])
     assert [phase["name"] for phase in report["phases"]] == ["prefill", "re-placement", "first token", "decode"]

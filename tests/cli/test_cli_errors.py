@@ -148,16 +148,16 @@ WRONG: list[tuple[list[str], list[str]]] = [
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
     """What becomes of all lines of WRONG."""
     return run_lines({str(line): ["run", *line] for line, _ in WRONG}, tmp_path_factory.mktemp("lines"))
 
 
 @pytest.mark.parametrize(("arguments", "words"), WRONG, ids=lambda value: " ".join(value)[:40])
 def test_wrong_usage_is_told_in_one_message(
-    arguments: list[str], words: list[str], told: dict[str, tuple[int, str, str]]
+    arguments: list[str], words: list[str], outcomes: dict[str, tuple[int, str, str]]
 ):
-    assert_message(Finished(*told[str(arguments)], 0.0), 2, *words)
+    assert_message(Finished(*outcomes[str(arguments)], 0.0), 2, *words)
 
 
 FITS_NOT = ("run", "gemm", "--core-memory", "100", "--quiet")
@@ -206,7 +206,7 @@ def test_ranks_that_do_not_tile_the_cores_that_decode_are_told_which_option_sets
 
 @pytest.mark.parametrize(
     ("ranks", "width", "height"),
-    [(3, 2, 2), *(pytest.param(*one, marks=pytest.mark.all) for one in ((5, 3, 3), (6, 5, 1)))],
+    [(3, 2, 2), *(pytest.param(*row, marks=pytest.mark.all) for row in ((5, 3, 3), (6, 5, 1)))],
 )
 def test_ranks_that_do_not_tile_the_mesh_are_told_which_numbers_do(
     ranks: int, width: int, height: int, run_meshrt: Run
@@ -414,9 +414,9 @@ def test_ranks_that_diverge_are_ended_with_the_transfer_and_the_neighbour(run_pr
     finished = run_program(DIVERGING, "--mesh", "4x1", ranks=4, env={"MESHRT_WATCHDOG_SECONDS": "2"}, timeout=90)
     assert_message(finished, 124, "deadlock")
     # Rank 1 waits for what rank 0 has not sent, of the first set of routes; rank 0 for the second's, from rank 1.
-    told = [line for line in finished.stderr.splitlines() if line.startswith("  rank ")]
-    assert any("rank 1 has waited" in line and "for rank 0: route set 1 along x" in line for line in told)
-    assert any("rank 0 has waited" in line and "for rank 1: route set 2 along x" in line for line in told)
+    waits = [line for line in finished.stderr.splitlines() if line.startswith("  rank ")]
+    assert any("rank 1 has waited" in line and "for rank 0: route set 1 along x" in line for line in waits)
+    assert any("rank 0 has waited" in line and "for rank 1: route set 2 along x" in line for line in waits)
 
 
 def test_a_transfer_that_only_one_rank_makes_is_found_out(run_program: Run):

@@ -25,7 +25,7 @@ def offered(args: list[str], incomplete: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("args", "incomplete", "found"),
+    ("args", "incomplete", "offers"),
     [
         ([], "rep", ["reproduce"]),
         ([], "d", ["devices", "diff", "doctor"]),
@@ -37,8 +37,8 @@ def offered(args: list[str], incomplete: str) -> list[str]:
         (["completion"], "", ["bash", "zsh", "fish"]),
     ],
 )
-def test_what_is_offered(args: list[str], incomplete: str, found: list[str]) -> None:
-    assert offered(args, incomplete) == found
+def test_what_is_offered(args: list[str], incomplete: str, offers: list[str]) -> None:
+    assert offered(args, incomplete) == offers
 
 
 @pytest.mark.parametrize("shell", sorted(PLACES))

@@ -53,7 +53,7 @@ def complete(report: dict[str, Any]) -> None:
         want |= {f"phases.{phase['name']}.{path}" for path in kinds.leaves(phase)}
     assert set(report["kinds"]) == want
     for key in report["result"]:
-        assert any(fnmatch.fnmatchcase(key, known) for known in RESULTS), f"{key}: a row in programs/results.py"
+        assert any(fnmatch.fnmatchcase(key, known_key) for known_key in RESULTS), f"{key}: a row in programs/results.py"
 
 
 def extrapolated(report: dict[str, Any]) -> set[str]:
@@ -68,8 +68,8 @@ def test_what_is_generated_is_up_to_date(path: Path) -> None:
 @pytest.mark.parametrize("machine", ["mesh", "neuron", "arm"])
 def test_reports_of_several_runs_keep_to_the_schema(machine: str, valid: Callable[..., None], tmp_path: Path) -> None:
     (tmp_path / "p").write_text("One day\nThe little dog\n")
-    asked = {"prompts": str(tmp_path / "p"), "max_new_tokens": 3, "layers": 1}
-    report = emulate(Alone(), Board.alone(), load_program("llama", machine), asked)
+    arguments = {"prompts": str(tmp_path / "p"), "max_new_tokens": 3, "layers": 1}
+    report = emulate(Alone(), Board.alone(), load_program("llama", machine), arguments)
     assert report is not None and len(report["runs"]) == 2
     valid(report)
     complete(report)
@@ -115,8 +115,8 @@ def test_reports_of_arm_cores_keep_to_the_schema(
 def test_a_report_of_a_wafer_with_defects_keeps_to_the_schema(
     valid: Callable[..., None], run_meshrt: Callable[..., Finished]
 ) -> None:
-    asked = ("gemv", "--mesh", "6x6", "--defects", "0.05", "--spares", "2x2", "--json", "-")
-    code, out, err, _ = run_meshrt("run", *asked)
+    line = ("gemv", "--mesh", "6x6", "--defects", "0.05", "--spares", "2x2", "--json", "-")
+    code, out, err, _ = run_meshrt("run", *line)
     assert code == 0, err
     report = json.loads(out)
     valid(report)
@@ -193,7 +193,7 @@ def test_layers_of_gpus_that_stand_for_others_are_marked(static: bool, valid: Ca
     report = run_gpus(new_gpus(2, payload=False, static=static), "llama-tiny", "lowrank", layers_run=1, **IDS)
     valid(report)
     complete(report)
-    parts = {"measured": report["measured"]} | {f"phases.{one['name']}": one for one in report["phases"]}
+    parts = {"measured": report["measured"]} | {f"phases.{phase['name']}": phase for phase in report["phases"]}
     scaled = {
         f"{stem}.{path}" for stem, part in parts.items() for path in kinds.leaves(part)
         if (row := kinds.find("gpu", path)) is not None and row.scaled
@@ -215,13 +215,13 @@ def test_what_a_sample_multiplies_is_what_the_table_says(comm: Any) -> None:
 
     once, thrice = parts(1), parts(3)
     for path in kinds.leaves(once):
-        one, three = once, thrice
+        single, triple = once, thrice
         for name in path.split("."):
-            one, three = one[name], three[name]
+            single, triple = single[name], triple[name]
         if path == "out_of_order.packets":  # no two of them meet here
-            assert (one, three) == (0, 0)
+            assert (single, triple) == (0, 0)
         else:
-            assert (one != three) == kinds.fields_of("mesh")[path].scaled, path
+            assert (single != triple) == kinds.fields_of("mesh")[path].scaled, path
 
 
 # ---- printed
@@ -256,18 +256,18 @@ def test_inner_quantities_are_printed_if_they_are_asked_for(machine: str, tmp_pa
     """As docs/start.md says: of the result and of the table; as JSON and CSV all is there in any case."""
     line = ["run", "llama-tiny", "--on", machine, "--layers", "1", "--max-new-tokens", "2", "--ignore-eos"]
     ways = {"plain": line, "all": [*line, "-v"], "csv": [*line, "--format", "csv"], "md": [*line, "--format", "md"]}
-    told = run_lines(ways, tmp_path)
-    assert all((code, err) == (0, "") for code, _, err in told.values()), told
+    outcomes = run_lines(ways, tmp_path)
+    assert all((code, err) == (0, "") for code, _, err in outcomes.values()), outcomes
     names = {
         way: {re.split(r"  +|: | [|'*^~]", line.removeprefix("| "))[0] for line in out.splitlines()}
-        for way, (_, out, _) in told.items()
+        for way, (_, out, _) in outcomes.items()
     }
     fields = {row.row for row in kinds.fields_of(machine).values() if row.inner} | {"smmla", "fmla", "fmla_8h"}  # of *
     more = {name for name in names["all"] - names["plain"] if name in inner() or name.split(" of ")[0] in fields}
     assert "layers" in more and bool({name.split(" of ")[0] for name in more} & fields) == (machine != "mesh")
     assert not more & names["md"]
-    assert told["plain"][1].endswith(f"\n{len(more)} more with -v; what each is: `meshrt explain NAME`\n")
-    assert told["csv"][1].startswith("field,unit,kind,") and "explain" not in told["all"][1]
+    assert outcomes["plain"][1].endswith(f"\n{len(more)} more with -v; what each is: `meshrt explain NAME`\n")
+    assert outcomes["csv"][1].startswith("field,unit,kind,") and "explain" not in outcomes["all"][1]
 
 
 # ---- explained
@@ -276,9 +276,9 @@ def test_inner_quantities_are_printed_if_they_are_asked_for(machine: str, tmp_pa
 @pytest.mark.parametrize("machine", machines())
 def test_every_field_is_explained(machine: str, run_explain: Callable[[str], str]) -> None:
     for path, row in kinds.fields_of(machine).items():
-        for asked in (path, f"measured.{path}", f"phases.some phase.{path}"):
-            told = run_explain(asked.replace("*", "tensor"))
-            assert f"{path} ({machine}): {row.says}\n  unit: {row.unit}\n  kind: {row.kind}" in told
+        for name in (path, f"measured.{path}", f"phases.some phase.{path}"):
+            explanation = run_explain(name.replace("*", "tensor"))
+            assert f"{path} ({machine}): {row.says}\n  unit: {row.unit}\n  kind: {row.kind}" in explanation
 
 
 @pytest.fixture
@@ -288,9 +288,9 @@ def run_explain() -> Callable[[str], str]:
     from meshrt.commands.explain import command
 
     def run(name: str) -> str:
-        found = CliRunner().invoke(command, [name], catch_exceptions=False)
-        assert found.exit_code == 0
-        return found.output
+        result = CliRunner().invoke(command, [name], catch_exceptions=False)
+        assert result.exit_code == 0
+        return result.output
 
     return run
 

@@ -59,16 +59,16 @@ def test_what_is_told_is_what_a_run_then_holds(number: int) -> None:
     name, options = drawn(number)
     shapes = {key: value for key, value in options.items() if key != "payload"}
     try:
-        told = meshrt.fit(name, search=False, **shapes)
+        answer = meshrt.fit(name, search=False, **shapes)
     except (UsageError, LimitError) as error:
         with pytest.raises(type(error)):
             meshrt.run(name, **options)
         return
     held = meshrt.run(name, **options, core_memory=FREE)
-    assert told.nbytes == held["memory_bytes.max"]
-    assert sum(nbytes for _, nbytes in told.holders) <= told.nbytes
-    if told.fits:
-        assert meshrt.run(name, **options)["memory_bytes.max"] == told.nbytes
+    assert answer.nbytes == held["memory_bytes.max"]
+    assert sum(nbytes for _, nbytes in answer.holders) <= answer.nbytes
+    if answer.fits:
+        assert meshrt.run(name, **options)["memory_bytes.max"] == answer.nbytes
     else:
         with pytest.raises(LimitError):
             meshrt.run(name, **options)
@@ -108,9 +108,9 @@ def test_of_steps_the_middle_one_may_be_the_fullest() -> None:
     [("gemm", {"mesh": (8, 6), "m": 700, "k": 900, "n": 800}), ("llama-tiny", {"mesh": (4, 4), "layers": 3})],
 )
 def test_the_mesh_that_would_do_does_and_one_column_fewer_does_not(name: str, options: dict[str, Any]) -> None:
-    found = meshrt.fit(name, **options)
-    assert not found.fits and found.mesh is not None
-    width, height = found.mesh
+    answer = meshrt.fit(name, **options)
+    assert not answer.fits and answer.mesh is not None
+    width, height = answer.mesh
     sides = options.pop("mesh")
     narrower = width - 1, round((width - 1) * sides[1] / sides[0])
     assert meshrt.fit(name, mesh=(width, height), search=False, **options).fits
@@ -119,35 +119,35 @@ def test_the_mesh_that_would_do_does_and_one_column_fewer_does_not(name: str, op
 
 def test_the_longest_context_fits_and_one_token_more_does_not() -> None:
     options = {"mesh": (8, 8), "max_new_tokens": 1}
-    found = meshrt.fit("llama-tiny", **options)
-    assert found.fits and found.context is not None
-    assert meshrt.fit("llama-tiny", search=False, context=found.context, **options).fits
-    assert not meshrt.fit("llama-tiny", search=False, context=found.context + 1, **options).fits
+    answer = meshrt.fit("llama-tiny", **options)
+    assert answer.fits and answer.context is not None
+    assert meshrt.fit("llama-tiny", search=False, context=answer.context, **options).fits
+    assert not meshrt.fit("llama-tiny", search=False, context=answer.context + 1, **options).fits
 
 
 def test_the_fewest_regions_are_told() -> None:
-    found = meshrt.fit("llama-tiny", mesh=(6, 6))
-    assert not found.fits and found.regions is not None
-    assert meshrt.fit("llama-tiny", mesh=(6, 6), regions=found.regions, search=False).fits
-    assert not meshrt.fit("llama-tiny", mesh=(6, 6), regions=found.regions - 1, search=False).fits
+    answer = meshrt.fit("llama-tiny", mesh=(6, 6))
+    assert not answer.fits and answer.regions is not None
+    assert meshrt.fit("llama-tiny", mesh=(6, 6), regions=answer.regions, search=False).fits
+    assert not meshrt.fit("llama-tiny", mesh=(6, 6), regions=answer.regions - 1, search=False).fits
 
 
 def test_the_command_names_holders_and_what_would_do(run_meshrt: Callable[..., Finished]) -> None:
     line = ["gemm", "--mesh", "8x8", "--m", "1000", "--k", "1000", "--n", "1000"]
     finished = run_meshrt("fit", *line, "--format", "json")
     assert finished.code == 3
-    told = json.loads(finished.stdout)
-    assert not told["fits"] and len(told["holders"]) == 5 and told["mesh"] == [25, 25]
+    answer = json.loads(finished.stdout)
+    assert not answer["fits"] and len(answer["holders"]) == 5 and answer["mesh"] == [25, 25]
     assert run_meshrt("fit", *line[:1]).stdout.startswith("fits: core (0, 0) holds")
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_run_that_does_not_fit_ends_with_the_same_line(ranks: int, run_meshrt: Callable[..., Finished]) -> None:
     line = ["gemm", "--mesh", "8x8", "--m", "1000", "--k", "1000", "--n", "1000"]
-    told = run_meshrt("fit", *line).stdout.splitlines()[0]
+    verdict = run_meshrt("fit", *line).stdout.splitlines()[0]
     finished = run_meshrt("run", *line, ranks=ranks)
     assert finished.code == 3
-    assert told.startswith("does not fit: core (0, 0) would hold") and finished.stderr.rstrip().endswith(told)
+    assert verdict.startswith("does not fit: core (0, 0) would hold") and finished.stderr.rstrip().endswith(verdict)
 
 
 def test_what_the_machine_cannot_be_is_refused_as_by_a_run() -> None:

@@ -54,18 +54,18 @@ def test_what_is_told_of_devices_is_what_a_run_then_holds(number: int) -> None:
     name, machine, options = drawn(number)
     shapes = {key: value for key, value in options.items() if key != "payload"}
     try:
-        told = meshrt.fit(name, on=machine, search=False, **shapes)
+        answer = meshrt.fit(name, on=machine, search=False, **shapes)
     except (UsageError, LimitError) as error:
         with pytest.raises(type(error)):
             meshrt.run(name, on=machine, **options)
         return
     free = {key: value for key, value in options.items() if key not in MEMORY.values()}
     held = meshrt.run(name, on=machine, **free)
-    assert told.nbytes == held["memory_bytes.max"]
-    assert sum(nbytes for _, nbytes in told.holders) <= told.nbytes
-    assert len(told.holders) == 5 or sum(nbytes for _, nbytes in told.holders) == told.nbytes
-    if told.fits:
-        assert meshrt.run(name, on=machine, **options)["memory_bytes.max"] == told.nbytes
+    assert answer.nbytes == held["memory_bytes.max"]
+    assert sum(nbytes for _, nbytes in answer.holders) <= answer.nbytes
+    assert len(answer.holders) == 5 or sum(nbytes for _, nbytes in answer.holders) == answer.nbytes
+    if answer.fits:
+        assert meshrt.run(name, on=machine, **options)["memory_bytes.max"] == answer.nbytes
     else:
         with pytest.raises(LimitError):
             meshrt.run(name, on=machine, **options)
@@ -73,8 +73,8 @@ def test_what_is_told_of_devices_is_what_a_run_then_holds(number: int) -> None:
 
 def test_the_fewest_gpus_do_and_one_fewer_does_not() -> None:
     options: dict[str, Any] = {"on": "gpu", "gpu_memory": 700_000, "prompt_tokens": 5}
-    found = meshrt.fit("llama-tiny", tp=1, **options)
-    assert not found.fits and found.devices == 4
+    answer = meshrt.fit("llama-tiny", tp=1, **options)
+    assert not answer.fits and answer.devices == 4
     assert meshrt.fit("llama-tiny", tp=4, search=False, **options).fits
     assert not meshrt.fit("llama-tiny", tp=2, search=False, **options).fits
     with pytest.raises(UsageError):  # the heads cannot be shared by three
@@ -83,27 +83,27 @@ def test_the_fewest_gpus_do_and_one_fewer_does_not() -> None:
 
 def test_the_longest_context_on_gpus_fits_and_one_token_more_does_not() -> None:
     options: dict[str, Any] = {"on": "gpu", "gpu_memory": 2_400_000, "max_new_tokens": 1}
-    found = meshrt.fit("llama-tiny", **options)
-    assert found.fits and found.context is not None
-    assert meshrt.fit("llama-tiny", search=False, context=found.context, **options).fits
-    assert not meshrt.fit("llama-tiny", search=False, context=found.context + 1, **options).fits
+    answer = meshrt.fit("llama-tiny", **options)
+    assert answer.fits and answer.context is not None
+    assert meshrt.fit("llama-tiny", search=False, context=answer.context, **options).fits
+    assert not meshrt.fit("llama-tiny", search=False, context=answer.context + 1, **options).fits
 
 
 def test_it_is_no_longer_than_the_model_has_positions() -> None:
-    found = meshrt.fit("llama-tiny", on="gpu", max_new_tokens=1)
-    assert found.context is not None
+    answer = meshrt.fit("llama-tiny", on="gpu", max_new_tokens=1)
+    assert answer.context is not None
     with pytest.raises(UsageError, match="positions"):
-        meshrt.fit("llama-tiny", on="gpu", max_new_tokens=1, search=False, context=found.context + 1)
+        meshrt.fit("llama-tiny", on="gpu", max_new_tokens=1, search=False, context=answer.context + 1)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_run_that_does_not_fit_a_gpu_ends_with_what_would(ranks: int, run_meshrt: Callable[..., Finished]) -> None:
     line = ["llama-tiny", "--on", "gpu", "--gpu-memory", "700000", "--prompt-tokens", "5", "--tp", "2"]
-    told = run_meshrt("fit", *line).stdout.splitlines()[0]
+    verdict = run_meshrt("fit", *line).stdout.splitlines()[0]
     finished = run_meshrt("run", *line, ranks=ranks)
     assert finished.code == 3
-    assert told.startswith("does not fit: GPU 0 would hold") and "--tp 4 would do" in told
-    assert finished.stderr.rstrip().endswith(told.split(", up to")[0])
+    assert verdict.startswith("does not fit: GPU 0 would hold") and "--tp 4 would do" in verdict
+    assert finished.stderr.rstrip().endswith(verdict.split(", up to")[0])
 
 
 @pytest.mark.parametrize("line", ["llama-tiny --on arm --dram 300000", "serve --gpu-memory 300000 --tp 2"])
@@ -116,5 +116,5 @@ def test_where_a_run_by_shape_takes_long_it_ends_with_where_to_ask(
 
 
 def test_stages_and_replicas_are_not_taken_for_members_of_a_group() -> None:
-    found = meshrt.fit("llama-tiny", on="gpu", tp=2, pp=2, prompt_tokens=5, max_new_tokens=2)
-    assert found.fits and found.asked == (2, 1) and found.devices == 1
+    answer = meshrt.fit("llama-tiny", on="gpu", tp=2, pp=2, prompt_tokens=5, max_new_tokens=2)
+    assert answer.fits and answer.asked == (2, 1) and answer.devices == 1

@@ -69,7 +69,7 @@ def on_a_terminal(argv: list[str], columns: int, colour: bool, errors: bool = Fa
     streams = {"stdin": subprocess.DEVNULL, "stdout": slave, "stderr": slave if errors else subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-m", "meshrt", *argv], **streams, env=env) as process:
         os.close(slave)
-        told = b""
+        printed = b""
         while True:
             try:
                 piece = os.read(master, 65536)
@@ -77,10 +77,10 @@ def on_a_terminal(argv: list[str], columns: int, colour: bool, errors: bool = Fa
                 break
             if not piece:
                 break
-            told += piece
+            printed += piece
         assert process.wait(100) in (0, 3)
     os.close(master)
-    return told.decode().replace("\r\n", "\n")
+    return printed.decode().replace("\r\n", "\n")
 
 
 def numbers(text: str) -> set[str]:
@@ -98,12 +98,12 @@ def test_a_table_is_whole_on_any_terminal(
     argv = shlex.split(TABLES[name].format(**files))
     code, whole, err, _ = run_meshrt(*argv)
     assert code in (0, 3), err
-    told = on_a_terminal(argv, columns, colour)
-    assert ("\033[1m" in told) == colour or name in ("list", "devices")
-    assert colour or "\033" not in told
-    told = re.sub(r"\033\[\d*m", "", told)
-    assert numbers(whole) - numbers(told) == set()
-    assert "\N{HORIZONTAL ELLIPSIS}" not in told
+    screen = on_a_terminal(argv, columns, colour)
+    assert ("\033[1m" in screen) == colour or name in ("list", "devices")
+    assert colour or "\033" not in screen
+    screen = re.sub(r"\033\[\d*m", "", screen)
+    assert numbers(whole) - numbers(screen) == set()
+    assert "\N{HORIZONTAL ELLIPSIS}" not in screen
 
 
 @pytest.mark.parametrize("columns", [60, 200])
@@ -112,10 +112,10 @@ def test_a_long_message_is_wrapped_on_a_terminal_and_a_line_elsewhere(
 ) -> None:
     argv = ["run", "gemm", "--m", "10000000"]
     code, _, line, _ = run_meshrt(*argv)
-    told = on_a_terminal(argv, columns, colour=False, errors=True)
+    screen = on_a_terminal(argv, columns, colour=False, errors=True)
     assert code == 3 and line.count("\n") == 1 and all(part in line for part in ("160000000", "49152", "larger --mesh"))
-    assert max(map(len, told.splitlines())) <= columns
-    assert told.split() == line.replace("; does not fit", " does not fit").split()
+    assert max(map(len, screen.splitlines())) <= columns
+    assert screen.split() == line.replace("; does not fit", " does not fit").split()
 
 
 @pytest.mark.sample(8)
@@ -140,13 +140,13 @@ def test_a_table_has_every_form(
 
 
 def leaves(group: click.Group, stem: str = "") -> dict[str, click.Command]:
-    found: dict[str, click.Command] = {}
+    commands: dict[str, click.Command] = {}
     names = group.list_commands(click.Context(group))
     for name in ["llama-tiny"] if "llama-tiny" in names else names:  # a program's are any program's
         command = group.get_command(click.Context(group), name)
         assert command is not None
-        found |= leaves(command, f"{stem}{name} ") if isinstance(command, click.Group) else {stem + name: command}
-    return found
+        commands |= leaves(command, f"{stem}{name} ") if isinstance(command, click.Group) else {stem + name: command}
+    return commands
 
 
 # They print no table: a text, a picture, a line, a file, what another command prints.
@@ -157,8 +157,8 @@ WITHOUT = {
 
 
 def test_every_command_with_a_table_has_its_form() -> None:
-    found = leaves(cli)
-    without = {name for name, one in found.items() if "form" not in {option.name for option in one.params}}
+    commands = leaves(cli)
+    without = {name for name, command in commands.items() if "form" not in {option.name for option in command.params}}
     groups = {name for name in without if name.split()[0] in ("submit", "launch", "nki", "completion")}
     assert without - groups - WITHOUT == set()
 
@@ -176,7 +176,7 @@ WORDS = st.text("abcdefgh 0123456789", min_size=0, max_size=30)
 def test_no_number_is_cut_and_words_stay_whole(data: st.DataObject, width: int | None, bold: bool) -> None:
     count = data.draw(st.integers(1, 12))
     right = [data.draw(st.booleans()) for _ in range(count)]
-    cell = [st.integers(0, 10**18).map("{:,}".format) if one else WORDS for one in right]
+    cell = [st.integers(0, 10**18).map("{:,}".format) if is_number else WORDS for is_number in right]
     header, *rows = data.draw(st.lists(st.tuples(*cell), min_size=1, max_size=4))
     lines = [re.sub(r"\033\[\d*m", "", line) for line in laid_out(header, rows, right, Screen(width, bold))]
     said = {word for line in lines for word in line.split()}
@@ -200,8 +200,8 @@ def test_values_are_whole_where_programs_read_them(capsys: pytest.CaptureFixture
     rows = [{"table": "of it", "": "x", "size": 318259}, {"table": "of it", "": "y|z", "size": 1234}]
     assert json.loads(capsys.readouterr().out) == rows
     put([*parts, parts[1]], "csv")
-    one = "table,,size\nof it,x,318259\nof it,y|z,1234\n"
-    assert capsys.readouterr().out == f"{one}\n{one}"
+    table = "table,,size\nof it,x,318259\nof it,y|z,1234\n"
+    assert capsys.readouterr().out == f"{table}\n{table}"
     put(parts, "md")
     assert capsys.readouterr().out == "a title\n\n|  | size |\n| --- | --- |\n| x | 310.8 KiB |\n| y\\|z | 1234 |\n"
     put(parts)

@@ -110,8 +110,9 @@ def test_a_device_without_joules_has_no_energy(comm: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "name"), [(one, name) for one, names in ((A800, GPU_ENERGY), (TRN1, NEURON_ENERGY), (N2X8, ARM_ENERGY))
-                         for name in names], ids=str,
+    ("device", "name"),
+    [(preset, name) for preset, names in ((A800, GPU_ENERGY), (TRN1, NEURON_ENERGY), (N2X8, ARM_ENERGY))
+     for name in names], ids=str,
 )  # fmt: skip
 def test_joules_that_are_no_range_are_refused(device: Any, name: str) -> None:
     assert getattr(device, name) is not None
@@ -126,8 +127,8 @@ def test_what_no_phase_has_is_in_the_run_alone() -> None:
         return {"moved": [(counts["bits"], (1.0, 3.0))], "idle": [(counts["seconds"], (0.0, 1.0))]}
 
     phases = [{"bits": 3, "seconds": 0.1, "devices": 1}, {"bits": 4, "seconds": 0.2, "devices": 1}]
-    found = account({"bits": 9, "seconds": 0.5, "devices": 1}, phases, loads)
-    assert found is not None and found[0]["moved"] == 18 and [one["moved"] for one in found[1]] == [6, 8]
-    assert found[0]["idle"] == pytest.approx(0.25)
+    accounts = account({"bits": 9, "seconds": 0.5, "devices": 1}, phases, loads)
+    assert accounts is not None and accounts[0]["moved"] == 18 and [joules["moved"] for joules in accounts[1]] == [6, 8]
+    assert accounts[0]["idle"] == pytest.approx(0.25)
     closed = account({"bits": 7, "seconds": 0.3, "devices": 1}, phases, loads)  # 0.1 + 0.2 is more than 0.3
-    assert closed is not None and closed[0]["idle"] == sum(one["idle"] for one in closed[1])
+    assert closed is not None and closed[0]["idle"] == sum(joules["idle"] for joules in closed[1])

@@ -44,14 +44,14 @@ LIMITED = ["sh", "-c", 'ulimit -d 500000; exec "$0" "$@"']
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
     """What the command lines end with, one after the other in the half gigabyte of one process."""
     return run_lines({line: ["run", *line.split()] for line in REFUSED}, tmp_path_factory.mktemp("lines"), LIMITED)
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_what_does_not_fit_is_refused_before_it_is_made(line: str, told: dict[str, tuple[int, str, str]]) -> None:
-    code, out, err = told[line]
+def test_what_does_not_fit_is_refused_before_it_is_made(line: str, outcomes: dict[str, tuple[int, str, str]]) -> None:
+    code, out, err = outcomes[line]
     assert (code, out, err.count("\n")) == (3, "", 1), err
     assert err.startswith("meshrt: error") and REFUSED[line] in err
 

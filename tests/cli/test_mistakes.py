@@ -46,12 +46,12 @@ FILES = {
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
     folder = tmp_path_factory.mktemp("mistakes")
     for name, text in FILES.items():
         (folder / name).write_text(text)
-    there = {mark + name: f"{mark}{folder}/{name}" for name in FILES for mark in ("", "@")}
-    lines = {line: [there.get(word, word) for word in line.split()] for line in ROWS}
+    paths = {mark + name: f"{mark}{folder}/{name}" for name in FILES for mark in ("", "@")}
+    lines = {line: [paths.get(word, word) for word in line.split()] for line in ROWS}
     return run_lines(lines, tmp_path_factory.mktemp("lines"))
 
 
@@ -60,9 +60,9 @@ def test_the_page_has_rows() -> None:
 
 
 @pytest.mark.parametrize("line", ROWS)
-def test_a_mistake_is_answered_as_the_page_says(line: str, told: dict[str, tuple[int, str, str]]) -> None:
+def test_a_mistake_is_answered_as_the_page_says(line: str, outcomes: dict[str, tuple[int, str, str]]) -> None:
     answer, expected = ROWS[line]
-    code, _, err = told[line]
+    code, _, err = outcomes[line]
     assert code == expected, err
     assert answer.replace("`", "'") in err.replace("`", "'")
     assert bool(err) == bool(answer) and "Traceback" not in err

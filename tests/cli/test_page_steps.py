@@ -39,24 +39,26 @@ def test_the_steps_on_a_page_add_up_to_the_run_on_any_ranks(tmp_path: Path, comm
     alone = emulate(Alone(), Board.alone(), program, TINY, trace=str(folder / "b.json"), **settings)
     assert report is not None and alone is not None
     pages = []
-    for one, name in ((report, "a.json"), (alone, "b.json")):
-        one["host"] = alone["host"]
-        pages.append(write_page([PageRun(one, trace=read_trace(str(folder / name)))]))
+    for run, name in ((report, "a.json"), (alone, "b.json")):
+        run["host"] = alone["host"]
+        pages.append(write_page([PageRun(run, trace=read_trace(str(folder / name)))]))
     assert pages[0] == pages[1]
     trace = read_trace(str(folder / "a.json"))
     assert trace is not None
     cycles = report["measured"]["critical_path"]["cycles"]
     rows = [numbers(row) for row in steps_of(report, trace).split("<tr>")[2:]]
     assert 10 < len(rows) <= 2 * ALONE + 1 < len(trace.path)
-    assert rows[0][0] == 0 and all(one[0] + one[1] == pytest.approx(two[0], abs=2e-3) for one, two in pairwise(rows))
+    assert rows[0][0] == 0 and all(
+        row[0] + row[1] == pytest.approx(after[0], abs=2e-3) for row, after in pairwise(rows)
+    )
     assert sum(row[1] for row in rows) == pytest.approx(cycles, abs=1e-3 * len(rows))
     kinds = kinds_of_path(report, trace)
     assert kinds is not None
     totals = [float(cell.replace(",", "")) for cell in kinds[1][-1][1:]]
     assert totals == pytest.approx([*(p["critical_path"]["cycles"] for p in report["phases"]), cycles], abs=1e-3)
-    names, found = shares(trace, cycles)
+    names, by_track = shares(trace, cycles)
     assert names == [*dict.fromkeys(phase["name"] for phase in report["phases"]), "total"]
-    assert np.sum([*found.values()], axis=0) == pytest.approx(1)
+    assert np.sum([*by_track.values()], axis=0) == pytest.approx(1)
 
 
 def test_a_long_path_keeps_to_its_rows_and_loses_nothing() -> None:
@@ -99,9 +101,9 @@ def test_engines_side_by_side_have_their_own_shares(tmp_path: Path) -> None:
     file.write_text(json.dumps({"traceEvents": named}))
     trace = read_trace(str(file))
     assert trace is not None and covered(trace.tracks[0]) == 6
-    names, found = shares(trace, 10.0)
+    names, by_track = shares(trace, 10.0)
     assert names == ["at 0", "total 2", "total"]
-    assert found == {
+    assert by_track == {
         "tensor": [6 / 8, 0, 6 / 20], "vector": [2 / 8, 2 / 12, 4 / 20],
         "none of them": [pytest.approx(2 / 8), pytest.approx(10 / 12), pytest.approx(12 / 20)],
     }  # fmt: skip
@@ -123,8 +125,8 @@ def test_cores_of_several_meshes_are_told_with_theirs(tmp_path: Path) -> None:
     text = steps_of(report, read_trace(str(file)))
     assert ") of 6 x 4<" in text and ") of decode 4 x 4<" in text
     assert "a part of the run alone" in steps_of({**report, "runs": []}, read_trace(str(file)))
-    told, table = timeline_of({**report, "runs": []}, read_trace(str(file)))
-    assert "the last of several runs" in told and table is None
+    note, table = timeline_of({**report, "runs": []}, read_trace(str(file)))
+    assert "the last of several runs" in note and table is None
 
 
 @pytest.mark.parametrize(

@@ -68,11 +68,11 @@ def test_all_ranks_have_the_text_that_rank_0_reads(
 def test_the_answer_alone_is_on_standard_output(run_meshrt: Run, tmp_path: Path) -> None:
     (tmp_path / "p").write_text("The little dog\n")
     plain = run_meshrt(*SHORT, "The little dog")
-    told = run_meshrt(*SHORT, f"@{tmp_path}/p", "--text", "--json", str(tmp_path / "json"))
+    finished = run_meshrt(*SHORT, f"@{tmp_path}/p", "--text", "--json", str(tmp_path / "json"))
     report = json.loads((tmp_path / "json").read_text())
-    assert (told.code, told.stdout.strip()) == (0, report["result"]["text"].strip())
-    assert plain.stdout.startswith("The little dog" + told.stdout)
-    assert "memory of" in told.stderr and plain.stderr == ""
+    assert (finished.code, finished.stdout.strip()) == (0, report["result"]["text"].strip())
+    assert plain.stdout.startswith("The little dog" + finished.stdout)
+    assert "memory of" in finished.stderr and plain.stderr == ""
     quiet = run_meshrt(*SHORT, f"@{tmp_path}/p", "--text", "--quiet", "--on", "arm")
     assert (quiet.code, quiet.stderr) == (0, "") and quiet.stdout.count("\n") == 1 < len(quiet.stdout)
 
@@ -82,7 +82,7 @@ def test_each_of_several_prompts_has_its_answer(run_meshrt: Run, tmp_path: Path)
     (tmp_path / "p").write_text("One day\n\n@home\n-\n")
     line = ("run", "lowrank", "--prompts", str(tmp_path / "p"), "--max-new-tokens", "4")
     report = json.loads(run_meshrt(*line, "--json", "-").stdout)
-    texts = [one["text"].strip() for one in report["result"]["requests"]]
+    texts = [request["text"].strip() for request in report["result"]["requests"]]
     assert [text.strip() for text in run_meshrt(*line, "--text", "-q").stdout.splitlines()] == texts
     assert run_meshrt(*line).stdout.startswith("One day")
 
@@ -112,20 +112,22 @@ def test_each_prompt_of_a_file_takes_what_it_takes_alone(
     """Text, counts and times, to the bit; the report adds counts and times up, and has the most of peaks."""
     file = written(comm, tmp_path, LINES)
     program, console = load_program("llama", machine), make_console(comm.rank, comm.size, quiet=True, alone=True)
-    asked, settings = {"max_new_tokens": 3, "layers": 1}, ONE_EACH[machine]
-    whole = emulate(comm, Board.alone(), program, asked | {"prompts": str(file)}, console=console, **settings)
+    arguments, settings = {"max_new_tokens": 3, "layers": 1}, ONE_EACH[machine]
+    whole = emulate(comm, Board.alone(), program, arguments | {"prompts": str(file)}, console=console, **settings)
     text = capsys.readouterr().out
     if whole is None:
         assert comm.rank and text == ""
         return
-    assert [line.strip() for line in text.splitlines()] == [one["text"].strip() for one in whole["result"]["requests"]]
+    assert [line.strip() for line in text.splitlines()] == [
+        request["text"].strip() for request in whole["result"]["requests"]
+    ]
     alone = []
     for prompt in ("One day", "@@home", "The little dog"):
-        report = emulate(MPI.COMM_SELF, Board.alone(), program, asked | {"prompt": prompt}, **settings)
+        report = emulate(MPI.COMM_SELF, Board.alone(), program, arguments | {"prompt": prompt}, **settings)
         assert report is not None
         alone.append(report)
-    assert whole["result"]["requests"] == [one["result"] for one in alone]
-    assert whole["runs"] == [{key: one[key] for key in ("measured", "phases")} for one in alone]
+    assert whole["result"]["requests"] == [report["result"] for report in alone]
+    assert whole["runs"] == [{key: report[key] for key in ("measured", "phases")} for report in alone]
     added = {
         "mesh": ("hops", "messages", "macs", "link_bytes.total", "critical_path.cycles", "energy.mean"),
         "neuron": ("hbm_bytes.total", "flops", "critical_path.seconds", "engines.tensor.busy_seconds", "energy.low"),
@@ -136,9 +138,9 @@ def test_each_prompt_of_a_file_takes_what_it_takes_alone(
         "neuron": ("sbuf_bytes.max", "memory_bytes.max"),
         "arm": ("registers.max", "memory_bytes.max"),
     }[machine]
-    parts = {"": [Report(one) for one in alone], **dict.fromkeys(Report(alone[0]).phases, alone)}
+    parts = {"": [Report(report) for report in alone], **dict.fromkeys(Report(alone[0]).phases, alone)}
     for name in parts:
-        seen = [Report(one).measured if not name else Report(one).phase(name) for one in (whole, *alone)]
+        seen = [Report(report).measured if not name else Report(report).phase(name) for report in (whole, *alone)]
         for path in added:
             total, *each = (at(part, path) for part in seen)
             assert total == pytest.approx(sum(each), rel=1e-12) and (total > 0 or name), (name, path)
@@ -148,7 +150,7 @@ def test_each_prompt_of_a_file_takes_what_it_takes_alone(
     if machine == "neuron":  # a share of the time: by its definition
         flops, seconds = whole["measured"]["flops"], whole["measured"]["critical_path"]["seconds"]
         assert whole["measured"]["mfu"] == pytest.approx(flops / seconds / 4 / TRN1.peak_flops, rel=1e-9)
-    assert Report(whole).phase("prefill", "tokens") == sum(len(one["result"]["prompt_ids"]) for one in alone)
+    assert Report(whole).phase("prefill", "tokens") == sum(len(report["result"]["prompt_ids"]) for report in alone)
     assert "3 runs, each on a machine as new" in Report(whole).table()
 
 
@@ -166,8 +168,8 @@ def test_many_prompts_give_back_what_each_took(comm: MPI.Intracomm, tmp_path: Pa
     made = Block.close
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Block, "close", lambda block: (freed.append(block), made(block)))
-        asked = {"prompts": str(file), "max_new_tokens": 1, "layers": 1}
-        emulate(comm, Board.alone(), program, asked, payload=False, mesh=(2, 2), core_memory=2**20)
+        arguments = {"prompts": str(file), "max_new_tokens": 1, "layers": 1}
+        emulate(comm, Board.alone(), program, arguments, payload=False, mesh=(2, 2), core_memory=2**20)
     assert len(freed) == 3
 
 
@@ -187,8 +189,10 @@ def test_what_is_of_one_prompt_is_refused_before_any_is_answered(
     run_meshrt: Run, tmp_path: Path, given: tuple[str, ...], says: str
 ) -> None:
     (tmp_path / "p").write_text(LINES)
-    told = run_meshrt("run", "llama-tiny", "--prompts", str(tmp_path / "p"), *(g.format(tmp=tmp_path) for g in given))
-    assert (told.code, told.stdout) == (2, "") and says in told.stderr and told.stderr.count("\n") == 1
+    finished = run_meshrt(
+        "run", "llama-tiny", "--prompts", str(tmp_path / "p"), *(g.format(tmp=tmp_path) for g in given)
+    )
+    assert (finished.code, finished.stdout) == (2, "") and says in finished.stderr and finished.stderr.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["p"]
 
 
@@ -209,7 +213,7 @@ def test_prompts_from_files_and_from_standard_input_are_alike(
     """On every machine; the answer is alone on standard output."""
     file = written(comm, tmp_path, "The little dog\n")
     settings: dict[str, Any] = ONE_EACH.get(machine, {"tp": 4})
-    program, asked = load_program("llama", machine), {"max_new_tokens": 2, "layers": 1}
+    program, arguments = load_program("llama", machine), {"max_new_tokens": 2, "layers": 1}
     ways = (
         {"prompt": "The little dog"},
         {"prompt": f"@{file}"},
@@ -221,8 +225,8 @@ def test_prompts_from_files_and_from_standard_input_are_alike(
     for given in ways:
         console = make_console(comm.rank, comm.size, quiet=True, alone=True)
         with say(monkeypatch, comm.rank, b"The little dog\n"):
-            found = emulate(comm, Board.alone(), program, asked | given, console=console, **settings)
-        ids = None if found is None else found["result"].get("requests", [found["result"]])[0]["token_ids"]
+            report = emulate(comm, Board.alone(), program, arguments | given, console=console, **settings)
+        ids = None if report is None else report["result"].get("requests", [report["result"]])[0]["token_ids"]
         answers.append((ids, capsys.readouterr().out))
     assert all(answer == answers[0] for answer in answers)
     assert bool(answers[0][1].strip()) == (comm.rank == 0) and answers[0][1].count("\n") == (comm.rank == 0)
@@ -277,10 +281,10 @@ def test_a_dialogue_goes_on_from_all_that_was_said(
         if len(ids) + 6 > room:
             room, computed = 2 * (len(ids) + 6), 0
             told_of += ["ms"] if told_of else []
-        asked = {"prompt_ids": ",".join(map(str, ids)), "max_new_tokens": 6, "model": "llama-tiny", "layers": 2}
-        told = emulate(MPI.COMM_SELF, Board.alone(), program, asked, **settings)
-        assert told is not None
-        before, ids = decode(tokenizer, ids), ids + told["result"]["token_ids"]
+        whole = {"prompt_ids": ",".join(map(str, ids)), "max_new_tokens": 6, "model": "llama-tiny", "layers": 2}
+        report = emulate(MPI.COMM_SELF, Board.alone(), program, whole, **settings)
+        assert report is not None
+        before, ids = decode(tokenizer, ids), ids + report["result"]["token_ids"]
         assert decode(tokenizer, ids)[len(before) :].strip() == answer.strip()
         told_of.append(f"{len(ids) - 1 - computed} tokens computed, {computed} kept, 6 written")
         computed = len(ids) - 1
@@ -300,15 +304,15 @@ def test_a_dialogue_goes_on_after_the_end_of_a_text(
         assert talk(comm, Board.alone(), program, arguments, {}) == 0
     answers = capsys.readouterr().out.split("\n")
     tokenizer = load_tokenizer(find_model("llama-tiny"))
-    found, ids = [], encode(tokenizer, "ful.")
+    results, ids = [], encode(tokenizer, "ful.")
     for line in ("", "\nThe sun"):
         ids += encode(tokenizer, line, special=False)
-        told = emulate(comm, Board.alone(), program, arguments | {"prompt_ids": ",".join(map(str, ids))})
-        assert told is not None
-        ids += told["result"]["token_ids"]
-        found.append(told["result"])
-    assert found[0]["stopped"] == "end of text"
-    assert [each["text"].strip() for each in found] == [each.strip() for each in answers if each]
+        report = emulate(comm, Board.alone(), program, arguments | {"prompt_ids": ",".join(map(str, ids))})
+        assert report is not None
+        ids += report["result"]["token_ids"]
+        results.append(report["result"])
+    assert results[0]["stopped"] == "end of text"
+    assert [each["text"].strip() for each in results] == [each.strip() for each in answers if each]
 
 
 def test_a_dialogue_forgets_its_oldest_turns() -> None:
@@ -318,9 +322,9 @@ def test_a_dialogue_forgets_its_oldest_turns() -> None:
     assert "room for 20: not taken" in str(dialogue.hear("The little dog went " * 9))
     assert dialogue.turns == []
     for line in ("One day", "The little dog", "A cat"):
-        found = dialogue.hear(line)
-        assert isinstance(found, list)
-        dialogue.ids += found
+        ids = dialogue.hear(line)
+        assert isinstance(ids, list)
+        dialogue.ids += ids
         assert 0 < len(dialogue.ids) <= 20
         dialogue.answered([65, 66, 67])
     assert "One day" not in "".join(dialogue.turns) and dialogue.turns[-1].startswith("A cat")

@@ -43,17 +43,17 @@ def marks_of(program: str, row: Row) -> Any:
     return () if program == drawn(f"{row.option} {row.value}", alike) else pytest.mark.all
 
 
-def placed(value: Any, tmp: Path, here: str) -> Any:
+def placed(value: Any, tmp: Path, place: str) -> Any:
     """A value with its folders."""
-    return value.replace("{run}", "{tmp}/" + here).replace("{tmp}", str(tmp)) if isinstance(value, str) else value
+    return value.replace("{run}", "{tmp}/" + place).replace("{tmp}", str(tmp)) if isinstance(value, str) else value
 
 
 def run(
-    comm: Any, program: str, options: Mapping[str, Any], tmp: Path, here: str = "", **numbers: Any
+    comm: Any, program: str, options: Mapping[str, Any], tmp: Path, place: str = "", **numbers: Any
 ) -> dict[str, Any]:
     """A report of a program such as "gemm mesh". Keys with @ say how it is started; `numbers` replace the device's."""
     name, machine = program.split()
-    (tmp / here).mkdir(exist_ok=True)
+    (tmp / place).mkdir(exist_ok=True)
     (tmp / "prompts").write_text(PROMPTS)
     (tmp / "trace.csv").write_text(TRACE)
     (tmp / "long.csv").write_text(TRACE.replace("9,8", "900,8"))
@@ -61,37 +61,39 @@ def run(
         lay_graph(tmp / "graph", 20)
         lay_graph(tmp / "wide", 40)
         np.savez(tmp / "in.npz", x=np.full((3, 12), 0.3, np.float32))
-    given = {key: placed(value, tmp, here) for key, value in (BASE[program] | dict(options)).items()}
+    given = {key: placed(value, tmp, place) for key, value in (BASE[program] | dict(options)).items()}
     how = {key: given.pop(key) for key in [*given] if key.startswith("@")}
     payload = how.get("@payload", False)
     if machine == "mesh":
         device: Any = replace(find_device(how.get("@device", "wse2")), **numbers)
         if "prompts" in given:  # several runs
             ways: dict[str, Any] = {"mesh": how["@mesh"], "device": device, "payload": payload}
-            found = emulate(comm, Board.alone(), load_program(name), given, **ways)
-            assert found is not None
-            return found
+            report = emulate(comm, Board.alone(), load_program(name), given, **ways)
+            assert report is not None
+            return report
         return run_report(comm, name, how["@mesh"], device, payload, **given)
     if machine == "arm":
         if numbers.get("clusters") == "slower":
-            numbers["clusters"] = tuple(replace(one, hz=one.hz / 2) for one in N2X8.clusters)
+            numbers["clusters"] = tuple(replace(cluster, hz=cluster.hz / 2) for cluster in N2X8.clusters)
         soc = {"cores": how.get("@cores"), "device": how.get("@device", "n2x8"), "limits": numbers}
         on_arm: dict[str, Any] = run_on_arm(comm, name, payload=payload, **soc, **given)
         return on_arm
     if machine == "neuron":
-        found: dict[str, Any] = run_on_cores(comm, name, how.get("@cores", 1), payload=payload, limits=numbers, **given)
-        return found
+        report: dict[str, Any] = run_on_cores(
+            comm, name, how.get("@cores", 1), payload=payload, limits=numbers, **given
+        )
+        return report
     if isinstance(numbers.get(slower := f"{how.get('@link', 'nvlink')}_protocols"), str):
-        numbers[slower] = tuple(replace(one, seconds=2 * one.seconds) for one in getattr(A800, slower))
+        numbers[slower] = tuple(replace(protocol, seconds=2 * protocol.seconds) for protocol in getattr(A800, slower))
     numbers = {"link": how["@link"]} | numbers if "@link" in how else numbers
     gpus = new_gpus(how["@tp"], payload=payload, static=how.get("@static", False), pp=how.get("@pp", 1), **numbers)
     return run_gpus(gpus, given.pop("model", "llama-tiny"), name, **given)
 
 
-def metric(report: Mapping[str, Any], path: str, tmp: Path, here: str) -> Any:
+def metric(report: Mapping[str, Any], path: str, tmp: Path, place: str) -> Any:
     """A number of a report by its path, phases by name; whether a file is there; None where there is no such thing."""
     if path.startswith("file "):
-        return Path(placed(path.removeprefix("file "), tmp, here)).exists()
+        return Path(placed(path.removeprefix("file "), tmp, place)).exists()
     first, _, rest = path.partition(".")
     if first == "kinds":
         return report["kinds"][rest]
@@ -102,31 +104,31 @@ def metric(report: Mapping[str, Any], path: str, tmp: Path, here: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def known() -> dict[str, dict[str, Any]]:
+def reports() -> dict[str, dict[str, Any]]:
     """Reports that rows have in common, by what was run."""
     return {}
 
 
-def once(known: dict[str, Any], program: str, options: Mapping[str, Any], work: Callable[[], Any]) -> Any:
+def once(reports: dict[str, Any], program: str, options: Mapping[str, Any], work: Callable[[], Any]) -> Any:
     """The report of a run that many rows have, made by the first of them. One that writes files is made by each."""
-    what = repr((program, {**options}))
-    if what not in known or "{" in repr([*options.values()]):
-        known[what] = work()
-    return known[what]
+    key = repr((program, {**options}))
+    if key not in reports or "{" in repr([*options.values()]):
+        reports[key] = work()
+    return reports[key]
 
 
 def moves(row: Row, tmp: Path, measure: Callable[[str, Mapping[str, Any]], dict[str, Any]]) -> None:
     """Both runs of a row, by `measure` of a folder's name and the change, and what it says of them."""
 
-    def found(here: str, change: Mapping[str, Any]) -> Any:
+    def measured(place: str, change: Mapping[str, Any]) -> Any:
         try:
-            return metric(measure(here, change), row.metric, tmp, here)
+            return metric(measure(place, change), row.metric, tmp, place)
         except (UsageError, LimitError):
             if row.relation is not (STOPS if change else RUNS):
                 raise
             return "refused"
 
-    before, after = found("before", {}), found("after", {row.option: row.value})
+    before, after = measured("before", {}), measured("after", {row.option: row.value})
     assert row.relation.holds(before, after), f"{row.metric}: {before} -> {after}, not {row.relation.says}"
 
 
@@ -140,12 +142,12 @@ def moves(row: Row, tmp: Path, measure: Callable[[str, Mapping[str, Any]], dict[
     ],
 )
 def test_every_option_moves_what_it_says(
-    program: str, row: Row, comm: Any, known: dict[str, Any], tmp_path: Path
+    program: str, row: Row, comm: Any, reports: dict[str, Any], tmp_path: Path
 ) -> None:
     base = dict(row.base or {})
 
-    def measure(here: str, change: Mapping[str, Any]) -> dict[str, Any]:
-        return once(known, program, base | change, lambda: run(comm, program, base | change, tmp_path, here))
+    def measure(place: str, change: Mapping[str, Any]) -> dict[str, Any]:
+        return once(reports, program, base | change, lambda: run(comm, program, base | change, tmp_path, place))
 
     moves(row, tmp_path, measure)
 
@@ -153,15 +155,15 @@ def test_every_option_moves_what_it_says(
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize(
     ("device", "program", "row"),
-    [pytest.param(name, *one, id=f"{name}, {one[1].option}") for name, rows in DEVICES.items() for one in rows],
+    [pytest.param(name, *pair, id=f"{name}, {pair[1].option}") for name, rows in DEVICES.items() for pair in rows],
 )
 def test_every_number_of_a_device_moves_what_it_says(
-    device: str, program: str, row: Row, comm: Any, known: dict[str, Any], tmp_path: Path
+    device: str, program: str, row: Row, comm: Any, reports: dict[str, Any], tmp_path: Path
 ) -> None:
-    def measure(here: str, change: Mapping[str, Any]) -> dict[str, Any]:
+    def measure(place: str, change: Mapping[str, Any]) -> dict[str, Any]:
         if change:
-            return run(comm, program, row.base or {}, tmp_path, here, **change)
-        return once(known, program, row.base or {}, lambda: run(comm, program, row.base or {}, tmp_path, here))
+            return run(comm, program, row.base or {}, tmp_path, place, **change)
+        return once(reports, program, row.base or {}, lambda: run(comm, program, row.base or {}, tmp_path, place))
 
     moves(row, tmp_path, measure)
 
@@ -177,15 +179,15 @@ def test_every_number_of_a_device_moves_what_it_says(
 def test_every_option_of_a_machine_moves_what_it_says(machine: str, row: Row, comm: Any, tmp_path: Path) -> None:
     """As `meshrt run` calls it, without click."""
 
-    def measure(here: str, change: Mapping[str, Any]) -> dict[str, Any]:
-        (tmp_path / here).mkdir()
+    def measure(place: str, change: Mapping[str, Any]) -> dict[str, Any]:
+        (tmp_path / place).mkdir()
         values = HOW[machine] | SHARED | dict(row.base or {}) | dict(change)
-        told = {key: placed(value, tmp_path, here) for key, value in values.items()}
+        settings = {key: placed(value, tmp_path, place) for key, value in values.items()}
         program = load_program(ON[machine].split()[0], machine)
         given = {option.name: option.default for option in program.options}
         given |= {key: value for key, value in BASE[ON[machine]].items() if not key.startswith("@")}
-        execute(comm, Board.alone(), program, given, **told)
-        report: dict[str, Any] = json.loads(Path(told["json_path"]).read_text())
+        execute(comm, Board.alone(), program, given, **settings)
+        report: dict[str, Any] = json.loads(Path(settings["json_path"]).read_text())
         return report
 
     moves(row, tmp_path, measure)

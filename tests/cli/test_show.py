@@ -47,11 +47,11 @@ def ended(result: Result) -> str:
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])
-@pytest.mark.parametrize("what", ["links", "memory", "entries", "idle"])
-def test_a_picture_keeps_to_the_terminal_and_has_every_core(run: Path, columns: int, what: str) -> None:
-    text = ended(meshrt("show", run, "--what", what, columns=columns))
+@pytest.mark.parametrize("quantity", ["links", "memory", "entries", "idle"])
+def test_a_picture_keeps_to_the_terminal_and_has_every_core(run: Path, columns: int, quantity: str) -> None:
+    text = ended(meshrt("show", run, "--what", quantity, columns=columns))
     assert max(map(len, text.splitlines())) <= columns
-    array = read_maps(str(run)).arrays[f"total/{'link_bytes' if what == 'links' else what}"]
+    array = read_maps(str(run)).arrays[f"total/{'link_bytes' if quantity == 'links' else quantity}"]
     values = array.max(axis=0) if array.ndim == 3 else array
     side = 2 if columns < 94 else 1
     assert (f"a cell is {side} x {side} cores" in text) == (side > 1)
@@ -62,7 +62,7 @@ def test_a_picture_keeps_to_the_terminal_and_has_every_core(run: Path, columns: 
     ]
     tenths = [["." if not value else str(min(9, int(10 * value / values.max()))) for value in row] for row in expected]
     assert places == tenths
-    assert f"{values.max():,}" in text.replace("\n", " ") or what == "idle"
+    assert f"{values.max():,}" in text.replace("\n", " ") or quantity == "idle"
 
 
 def test_pairs_are_a_picture_of_senders_and_receivers(run: Path, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_what_cannot_be_shown_is_told(run: Path, tmp_path: Path) -> None:
     bare.write_text("{}")
     wrong = tmp_path / "wrong.npz"
     wrong.write_text("none")
-    for arguments, told in (
+    for arguments, reason in (
         ([bare], "has no maps"),
         ([wrong], "is no file that `meshrt run --maps"),
         ([tmp_path / "away.npz"], "cannot be read"),
@@ -124,7 +124,7 @@ def test_what_cannot_be_shown_is_told(run: Path, tmp_path: Path) -> None:
         ([run, "--png", tmp_path / "a.gif"], "the name ends with"),
     ):
         result = meshrt("show", *arguments)
-        assert isinstance(result.exception, UsageError) and told in str(result.exception), arguments
+        assert isinstance(result.exception, UsageError) and reason in str(result.exception), arguments
     result = meshrt("html", bare)
     assert isinstance(result.exception, UsageError) and "is no report of schema" in str(result.exception)
 
@@ -159,7 +159,7 @@ def read_page(file: Path) -> Page:
     page, text = Page(), file.read_text()
     page.feed(text)
     assert not page.open and "http" not in text and "url(" not in text and "@import" not in text
-    assert all(one.startswith("data:image/png;base64,") for one in page.refers)
+    assert all(reference.startswith("data:image/png;base64,") for reference in page.refers)
     return page
 
 
@@ -187,7 +187,7 @@ def test_a_page_has_all_of_a_report_and_asks_for_nothing(run: Path, tmp_path: Pa
     words = shlex.split(command)[1:]
     again = tmp_path / "again.json"
     process(*words, "--payload", "none", "--quiet", "--json", again)
-    before, after = (json.loads(one.read_text()) for one in (run, again))
+    before, after = (json.loads(path.read_text()) for path in (run, again))
     for key in before.keys() - {"host"}:
         assert before[key] == after[key], key
 

@@ -38,8 +38,8 @@ def decode(cores: Cores, groups: int, batch: int, dim: int, rows: int, ffn: int,
     def everywhere(base: Any, count: int, along_y: bool, op: Any = np.add) -> None:
         tiles = cores.get(base, count)
         total = reduced(tiles.swapaxes(0, 1) if along_y else tiles, op)[:, None]
-        found = np.repeat(total, side, 1)
-        cores.put(base, found.swapaxes(0, 1) if along_y else found)
+        spread = np.repeat(total, side, 1)
+        cores.put(base, spread.swapaxes(0, 1) if along_y else spread)
 
     def product(vector: Any, matrix: Any, out: Any, k: int, n: int) -> None:
         for sequence in range(batch):

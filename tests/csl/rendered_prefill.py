@@ -73,13 +73,13 @@ def prefill(cores: Cores, dim: int, rows: int, ffn: int) -> None:
 
     def reduce(tiles: Any, op: Any) -> tuple[Any, Any]:
         """Chains to the middle of each row: what comes there from the left and from the right."""
-        found = []
+        sums = []
         for line in (range(root), range(side - 1, root, -1)):
             total = None
             for x in line:
                 total = tiles[:, x] if total is None else op(total, tiles[:, x])
-            found.append(total)
-        return found[0], found[1]
+            sums.append(total)
+        return sums[0], sums[1]
 
     def everywhere(name: str, op: Any, right_first: bool) -> None:
         mine = cores.get(at[name], rows)

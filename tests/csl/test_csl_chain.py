@@ -23,9 +23,9 @@ def report(layout: Path, parameters: str, launch: str = "main") -> dict[str, Any
 def test_sums_go_down_a_column(height: int, core: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each core adds what comes from above and sends it on: height - 1 messages of a hop, one after the other."""
     monkeypatch.setenv("MESHRT_CORE", core)
-    found = report(GEMV, f"m:5,k:3,height:{height}", "compute")
-    assert found["critical_path"] == {"hops": height - 1, "stages": height - 1, "cycles": found["cycles"]["max"]}
-    assert found["cores_used"] == height
+    counted = report(GEMV, f"m:5,k:3,height:{height}", "compute")
+    assert counted["critical_path"] == {"hops": height - 1, "stages": height - 1, "cycles": counted["cycles"]["max"]}
+    assert counted["cores_used"] == height
 
 
 @BOTH
@@ -35,9 +35,9 @@ def test_one_message_goes_over_many_routers(core: str, tmp_path: Path, monkeypat
     body = SEND.replace("} else {", "} else if (column == width - 1) {")
     routes = """@set_color_config(x, 0, @get_color(5), .{ .routes = .{
         .rx = if (x == 0) .{RAMP} else .{WEST}, .tx = if (x == width - 1) .{RAMP} else .{EAST} } });"""
-    found = report(write(tmp_path, body + END, routes), "width:6")
-    assert {**found["critical_path"], "cycles": None} == {"hops": 5, "stages": 1, "cycles": None}
-    assert (found["max_hops"], found["cores_used"]) == (5, 2)
+    counted = report(write(tmp_path, body + END, routes), "width:6")
+    assert {**counted["critical_path"], "cycles": None} == {"hops": 5, "stages": 1, "cycles": None}
+    assert (counted["max_hops"], counted["cores_used"]) == (5, 2)
 
 
 @BOTH
@@ -46,14 +46,14 @@ def test_waiting_is_what_the_sender_takes_longer(core: str, tmp_path: Path, monk
     monkeypatch.setenv("MESHRT_CORE", core)
     routes = """@set_color_config(x, 0, @get_color(5), .{ .routes = .{
         .rx = if (x == 0) .{RAMP} else .{WEST}, .tx = if (x == 0) .{EAST} else .{RAMP} } });"""
-    found = []
+    reports = []
     for turns in (200, 300):
         body = SEND.replace("{ @fmovs(to", f"{{ for (@range(i16, {turns})) |i| {{ a[0] += 1.0; }} @fmovs(to")
-        found.append(report(write(tmp_path, body + END, routes), "width:2"))
-    longer = found[1]["cycles"]["max"] - found[0]["cycles"]["max"]
+        reports.append(report(write(tmp_path, body + END, routes), "width:2"))
+    longer = reports[1]["cycles"]["max"] - reports[0]["cycles"]["max"]
     assert longer >= 100
-    assert 2 * (found[1]["cycles"]["waiting"] - found[0]["cycles"]["waiting"]) == pytest.approx(longer)
-    assert 2 * (found[1]["cycles"]["mean"] - found[0]["cycles"]["mean"]) == pytest.approx(2 * longer)
+    assert 2 * (reports[1]["cycles"]["waiting"] - reports[0]["cycles"]["waiting"]) == pytest.approx(longer)
+    assert 2 * (reports[1]["cycles"]["mean"] - reports[0]["cycles"]["mean"]) == pytest.approx(2 * longer)
 
 
 @BOTH
@@ -70,8 +70,8 @@ def test_a_task_that_was_blocked_comes_from_what_unblocks_it(
     comptime { @block(later); @bind_local_task(after, later); }\n"""
     routes = """@set_color_config(x, 0, @get_color(5), .{ .routes = .{
         .rx = if (x == 0) .{RAMP} else .{WEST}, .tx = if (x == 0) .{EAST} else .{RAMP} } });"""
-    found = report(write(tmp_path, body + END, routes), "width:2")
-    assert (found["critical_path"]["hops"], found["critical_path"]["stages"]) == (1, 1)
+    counted = report(write(tmp_path, body + END, routes), "width:2")
+    assert (counted["critical_path"]["hops"], counted["critical_path"]["stages"]) == (1, 1)
 
 
 @BOTH
@@ -85,7 +85,7 @@ def test_a_division_is_a_routine(
     monkeypatch.setenv("MESHRT_CORE", core)
     body = "var a: [2]f16 = @constants([2]f16, 3.0); fn main() void {{ a[0] = a[0] {}; sys.unblock_cmd_stream(); }}"
     took = [
-        report(write(tmp_path, body.format(one) + END), "width:1")["cycles"]["max"]
-        for one in (by, by.replace("/", "+"))
+        report(write(tmp_path, body.format(division) + END), "width:1")["cycles"]["max"]
+        for division in (by, by.replace("/", "+"))
     ]
     assert took[0] - took[1] == cycles - 1

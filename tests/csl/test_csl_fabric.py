@@ -107,9 +107,9 @@ def test_names_and_order_mean_nothing(
         }
     declared = {main, show}
     for text in source.values():
-        found = tokens(text, "x")
+        words = tokens(text, "x")
         kinds = ("param", "const", "var", "fn", "task")
-        declared |= {name.text for kind, name in pairwise(found) if kind.text in kinds}
+        declared |= {name.text for kind, name in pairwise(words) if kind.text in kinds}
     declared.discard("memcpy_params")
     names = {name: f"z{at}q" for at, name in enumerate(sorted(declared))}
     folders = [tmp_path / name for name in ("plain", "renamed", "edited")]
@@ -214,8 +214,8 @@ def test_what_is_sent_at_the_same_time_goes_one_behind_the_other(tmp_path: Path)
     assert ends[12] - ends[9] == pytest.approx(2 * 3)
 
 
-@pytest.mark.parametrize(("count", "told"), [(3, [0, 1]), (4, [0, 1]), (6, [1, 1])])
-def test_a_fifo_tells_who_waited(count: int, told: list[int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("count", "woken"), [(3, [0, 1]), (4, [0, 1]), (6, [1, 1])])
+def test_a_fifo_tells_who_waited(count: int, woken: list[int], tmp_path: Path) -> None:
     """Six are wanted of a FIFO of four: a pop activates its task where a push had found no room, a push where a pop had
     found too few; not each of them."""
     body = f"""
@@ -243,7 +243,7 @@ def test_a_fifo_tells_who_waited(count: int, told: list[int], tmp_path: Path) ->
     }}
     """
     shown, _ = run(tmp_path, body.replace(", .activate = drain", "" if count > 4 else ", .activate = drain"))
-    assert shown == [[5, 6, 7, 8, 9, 10, *told]]
+    assert shown == [[5, 6, 7, 8, 9, 10, *woken]]
 
 
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])

@@ -11,7 +11,7 @@ from tests.csl_programs import run
 END = '\ncomptime { @export_symbol(out_ptr, "out"); @export_symbol(main); }\n'
 
 
-def one(folder: Path, kind: str, count: int, body: str, before: str = "", **how: Any) -> list[float]:
+def out_of(folder: Path, kind: str, count: int, body: str, before: str = "", **how: Any) -> list[float]:
     """What main writes to out."""
     text = f"var out: [{count}]{kind}; var out_ptr: [*]{kind} = &out; {before}"
     text += f" fn main() void {{ {body} sys.unblock_cmd_stream(); }}"
@@ -38,7 +38,7 @@ def one(folder: Path, kind: str, count: int, body: str, before: str = "", **how:
 )
 def test_expressions(tmp_path: Path, kind: str, expression: str, value: float) -> None:
     before = 'const math = @import_module("<math>"); var a: i16 = 300; var b: i16 = 250;'
-    assert one(tmp_path, kind, 1, f"out[0] = {expression};", before) == [value]
+    assert out_of(tmp_path, kind, 1, f"out[0] = {expression};", before) == [value]
 
 
 def test_statements(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_statements(tmp_path: Path) -> None:
       fn change(a: *i16, b: *i16) void { a.* = -7; b.* += 100; }
       fn sum(values: *[3]i16) i16 { return (values.*)[0] + (values.*)[1] + (values.*)[2]; }
     """
-    assert one(tmp_path, "i16", 12, body, before) == [30, 2, 4, -7, 8, 10, 12, 7, 8, 2, 107, 11 + 21]
+    assert out_of(tmp_path, "i16", 12, body, before) == [30, 2, 4, -7, 8, 10, 12, 7, 8, 2, 107, 11 + 21]
 
 
 def test_what_is_known_is_not_looked_at(tmp_path: Path) -> None:
@@ -72,8 +72,8 @@ def test_what_is_known_is_not_looked_at(tmp_path: Path) -> None:
     body = 'if (@is_arch("wse2")) { @no_such_builtin(1); out[0] = missing; } else { out[0] = total(5); }'
     before = "fn total(n: i16) i16 { var s: i16 = 0; for (@range(i16, n + 1)) |i| { s += i; } return s; }"
     before += " const t = total(4);"
-    assert one(tmp_path, "i16", 1, body, before) == [15]
-    assert one(tmp_path, "i16", 1, "out[0] = @as(i16, t);", before) == [10]
+    assert out_of(tmp_path, "i16", 1, body, before) == [15]
+    assert out_of(tmp_path, "i16", 1, "out[0] = @as(i16, t);", before) == [10]
 
 
 @pytest.mark.parametrize("count", [1, 3, 8, 13])
@@ -105,7 +105,7 @@ def test_vectors(tmp_path: Path, count: int) -> None:
     total = np.float16(0)
     for number in want:
         total = total + number
-    assert one(tmp_path, "f16", count + 1, body, before) == [*(want / np.float16(2)).tolist(), float(total)]
+    assert out_of(tmp_path, "f16", count + 1, body, before) == [*(want / np.float16(2)).tolist(), float(total)]
 
 
 def test_two_axes(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_two_axes(tmp_path: Path) -> None:
       const turned = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j|{3, 2} -> grid[j, i] });
       const out_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{6} -> out[i] });
     """
-    assert one(tmp_path, "i16", 7, body, before) == [0, 3, 1, 4, 2, 5, 5]
+    assert out_of(tmp_path, "i16", 7, body, before) == [0, 3, 1, 4, 2, 5, 5]
 
 
 @pytest.mark.parametrize("place", ["k", "i", "i + k", "2 * i + 3 * k", "j"])
@@ -139,7 +139,7 @@ def test_sums_over_axes(tmp_path: Path, place: str) -> None:
     for i, j, k in np.ndindex(2, 3, 4):
         at = eval(place, {"i": i, "j": j, "k": k})
         want[at] = np.float32(grid[i, j, k]) + np.float32(want[at]) * np.float32(0.5)
-    assert one(tmp_path, "f16", 12, body, before) == want.tolist()
+    assert out_of(tmp_path, "f16", 12, body, before) == want.tolist()
 
 
 def test_a_running_result(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_strides_of_several_axes(said: str, places: list[int], inner: bool, tmp_
     kind = "mem4d_dsd" if len(places) > 4 else "mem1d_dsd"
     before = f"const d = @get_dsd({kind}, .{{ {f'.tensor_access = .{{ {said} }}' if inner else said} }});"
     want = np.bincount(places, minlength=20)
-    assert one(tmp_path, "u16", 20, "@add16(d, d, 1);", before) == want.tolist()
+    assert out_of(tmp_path, "u16", 20, "@add16(d, d, 1);", before) == want.tolist()
 
 
 @pytest.mark.parametrize(("kind", "operation", "at"), [("f32", "@fmovs", 2), ("f16", "@fmovh", 4)])
@@ -198,7 +198,7 @@ def test_an_index_counts_words(kind: str, operation: str, at: int, tmp_path: Pat
     """
     want = [0.0] * 8
     want[at : at + 2] = [1.5, 1.5]
-    assert one(tmp_path, kind, 8, f"{operation}(d, 1.5, .{{ .index = far }});", before) == want
+    assert out_of(tmp_path, kind, 8, f"{operation}(d, 1.5, .{{ .index = far }});", before) == want
 
 
 def test_an_offset_of_a_vector(tmp_path: Path) -> None:

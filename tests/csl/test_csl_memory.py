@@ -90,14 +90,14 @@ def test_whichever_piece_is_refused(body: str, routes: str, library: Path, tmp_p
     layout = write(tmp_path, body + END, routes)
     whole = child(library, layout, [0])
     assert whole.returncode == 0, whole.stderr
-    ((asked, in_machine, cycles),) = json.loads(whole.stdout)
-    assert in_machine and asked > 10
-    turns = [*range(1, min(asked, 100) + 1), *range(101, asked + 1, 37), asked]
+    ((requests, in_machine, cycles),) = json.loads(whole.stdout)
+    assert in_machine and requests > 10
+    turns = [*range(1, min(requests, 100) + 1), *range(101, requests + 1, 37), requests]
     ran = child(library, layout, [*turns, 0])
     assert ran.returncode == 0, ran.stderr[-500:]
     *refused, last = json.loads(ran.stdout)
     assert refused == ["MemoryError"] * len(turns)
-    assert last == [asked, True, cycles]
+    assert last == [requests, True, cycles]
 
 
 def test_one_message(library: Path, tmp_path: Path) -> None:

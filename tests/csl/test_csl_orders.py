@@ -25,26 +25,26 @@ comptime { @bind_local_task(one, one_id); @bind_local_task(two, two_id);
 
 
 def ran(*words: str) -> tuple[Result, Any]:
-    found = CliRunner().invoke(command, ["run", *words])
-    return found, found.exception
+    result = CliRunner().invoke(command, ["run", *words])
+    return result, result.exception
 
 
 def orders(path: Path, *words: str) -> Any:
-    found, error = ran(str(path), "--params", "width:1", "--launch", "main", "--json", "-", *words)
+    result, error = ran(str(path), "--params", "width:1", "--launch", "main", "--json", "-", *words)
     assert error is None, error
-    return json.loads(found.stdout)
+    return json.loads(result.stdout)
 
 
 def test_what_a_race_changes_is_named(tmp_path: Path) -> None:
     """3 x 2 and then 0 + 3, or 0 x 2 and then 3: `out` differs where `two` goes first, `same` never does."""
     layout = write(tmp_path, RACE.replace("TWO", "out[0] * 2"))
-    found = orders(layout, "--seeds", "12", "--show", "out")
-    assert found["shown"]["out"] == {"0,0": [6, 0]}
-    changed = found["orders"]["changed"]
+    report = orders(layout, "--seeds", "12", "--show", "out")
+    assert report["shown"]["out"] == {"0,0": [6, 0]}
+    changed = report["orders"]["changed"]
     assert 0 < len(changed) < 12
-    assert all(one["names"] == ["out"] and one["error"] is None for one in changed)
+    assert all(order["names"] == ["out"] and order["error"] is None for order in changed)
     for seed in range(1, 13):  # each can be had by itself
-        expected = [3, 0] if seed in [one["seed"] for one in changed] else [6, 0]
+        expected = [3, 0] if seed in [order["seed"] for order in changed] else [6, 0]
         assert orders(layout, "--seed", str(seed), "--show", "out")["shown"]["out"] == {"0,0": expected}
     said = ran(str(layout), "--params", "width:1", "--launch", "main", "--seeds", "12")[0].stdout
     assert f"{len(changed)} of 12 other orders of ready tasks change the result" in said
@@ -53,9 +53,9 @@ def test_what_a_race_changes_is_named(tmp_path: Path) -> None:
 
 def test_where_the_order_is_the_same_to_the_result_that_is_said(tmp_path: Path) -> None:
     layout = write(tmp_path, RACE.replace("TWO", "out[0] + 2"))
-    found = orders(layout, "--seeds", "6")["orders"]
-    assert (found["seeds"], found["programs"], found["changed"]) == (6, 1, [])
-    assert found["cycles"]["min"] <= found["cycles"]["max"]
+    compared = orders(layout, "--seeds", "6")["orders"]
+    assert (compared["seeds"], compared["programs"], compared["changed"]) == (6, 1, [])
+    assert compared["cycles"]["min"] <= compared["cycles"]["max"]
     said = ran(str(layout), "--params", "width:1", "--launch", "main", "--seeds", "6")[0].stdout
     assert "6 other orders of ready tasks: nothing that is exported differs" in said
 
@@ -63,9 +63,9 @@ def test_where_the_order_is_the_same_to_the_result_that_is_said(tmp_path: Path) 
 def test_an_order_that_ends_otherwise_is_told(tmp_path: Path) -> None:
     """`two` does its part only where `one` has gone before; else the host waits for ever."""
     body = RACE.replace("out[0] = TWO; end();", "if (out[0] == 3) { end(); }")
-    found = orders(write(tmp_path, body), "--seeds", "12")["orders"]["changed"]
-    assert 0 < len(found) < 12
-    assert all("deadlock: 1 of 1 cores" in one["error"] for one in found)
+    changed = orders(write(tmp_path, body), "--seeds", "12")["orders"]["changed"]
+    assert 0 < len(changed) < 12
+    assert all("deadlock: 1 of 1 cores" in order["error"] for order in changed)
 
 
 def test_a_script_is_run_again(tmp_path: Path) -> None:
@@ -73,9 +73,9 @@ def test_a_script_is_run_again(tmp_path: Path) -> None:
     for path in (EXAMPLES / "gemv").iterdir():
         (tmp_path / path.name).write_text(path.read_text())
     report = tmp_path / "report.json"
-    found, error = ran(str(tmp_path), "--seeds", "1", "--json", str(report), "--", "bash", "run.sh", "3", "2", "2")
+    result, error = ran(str(tmp_path), "--seeds", "1", "--json", str(report), "--", "bash", "run.sh", "3", "2", "2")
     assert error is None, error
-    assert "1 other order of ready tasks: nothing that is exported differs" in found.stdout
+    assert "1 other order of ready tasks: nothing that is exported differs" in result.stdout
     document = json.loads(report.read_text())
     assert document["orders"]["programs"] == len(document["runs"]) == 1
     assert "exported" not in document["runs"][0]
@@ -102,18 +102,18 @@ runner.launch("main", nonblock=False)
 runner.stop()
 """)
     (tmp_path / "run.sh").write_text("cslc --arch=wse3 layout.csl --params=width:1 -o out\ncs_python run.py\n")
-    found, error = ran(str(tmp_path), "--seeds", "6", "--json", "-", "--", "bash", "run.sh")
+    result, error = ran(str(tmp_path), "--seeds", "6", "--json", "-", "--", "bash", "run.sh")
     assert error is None, error
-    said = json.loads(found.stdout)["orders"]
+    said = json.loads(result.stdout)["orders"]
     assert said["varies"] == ["same"]
     assert 0 < len(said["changed"]) < 6
-    assert all(one["names"] == ["out"] for one in said["changed"])
+    assert all(order["names"] == ["out"] for order in said["changed"])
 
 
 @pytest.mark.parametrize(
     ("words", "message"), [(("--seeds", "2", "--seed", "1"), "one of the two"), (("--seeds", "0"), "x>=1")]
 )
 def test_one_message(words: tuple[str, ...], message: str) -> None:
-    found, error = ran(str(EXAMPLES / "shift/layout.csl"), "--params", "n:3,width:2", *words)
+    result, error = ran(str(EXAMPLES / "shift/layout.csl"), "--params", "n:3,width:2", *words)
     assert error is not None
-    assert message in f"{error}{found.stderr}"
+    assert message in f"{error}{result.stderr}"

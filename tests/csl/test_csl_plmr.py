@@ -25,8 +25,8 @@ SIZES = (2, 4, 8)
 class Alone:
     rank, size = 0, 1
 
-    def allgather(self, one: Any) -> list[Any]:
-        return [one]
+    def allgather(self, value: Any) -> list[Any]:
+        return [value]
 
 
 def judged(path: Path, parameters: str, launch: str = "main", reach: Any = "next") -> PlmrFinding:
@@ -34,23 +34,23 @@ def judged(path: Path, parameters: str, launch: str = "main", reach: Any = "next
     return layouts.check_layout(Alone(), subject, SIZES, Console())
 
 
-def says(found: PlmrFinding) -> dict[str, bool | None]:
-    return {letter: one.ok for letter, one in found.verdicts.items()}
+def says(finding: PlmrFinding) -> dict[str, bool | None]:
+    return {letter: verdict.ok for letter, verdict in finding.verdicts.items()}
 
 
 def test_a_vector_to_the_next_core_keeps_to_the_machine() -> None:
-    found = judged(EXAMPLES / "shift/layout.csl", "n:5,width:{N}")
-    assert says(found) == dict.fromkeys("PLMR", True)
-    assert found.values["entries"] == {2: 1, 4: 2, 8: 2}  # at both ends there is only one of the two
-    assert found.values["cores"] == dict.fromkeys(SIZES, 1.0)
+    finding = judged(EXAMPLES / "shift/layout.csl", "n:5,width:{N}")
+    assert says(finding) == dict.fromkeys("PLMR", True)
+    assert finding.values["entries"] == {2: 1, 4: 2, 8: 2}  # at both ends there is only one of the two
+    assert finding.values["cores"] == dict.fromkeys(SIZES, 1.0)
 
 
 @pytest.mark.parametrize("reach", ["next", "line"])
 def test_sums_down_a_column_take_as_many_messages_as_cores(reach: str) -> None:
-    found = judged(EXAMPLES / "gemv/layout.csl", "m:5,k:3,height:{N}", "compute", reach)
-    assert says(found) == {"P": True, "L": False, "M": True, "R": True}
-    assert found.values["stages"] == {n: n - 1 for n in SIZES}
-    assert found.values["memory"] == dict.fromkeys(SIZES, 2 * (5 * 3 + 3 + 5) + 3 * 4 + 4)
+    finding = judged(EXAMPLES / "gemv/layout.csl", "m:5,k:3,height:{N}", "compute", reach)
+    assert says(finding) == {"P": True, "L": False, "M": True, "R": True}
+    assert finding.values["stages"] == {n: n - 1 for n in SIZES}
+    assert finding.values["memory"] == dict.fromkeys(SIZES, 2 * (5 * 3 + 3 + 5) + 3 * 4 + 4)
 
 
 def test_what_grows_with_the_mesh_breaks_its_letter(tmp_path: Path) -> None:
@@ -59,11 +59,11 @@ def test_what_grows_with_the_mesh_breaks_its_letter(tmp_path: Path) -> None:
     body += " .tensor_access = |i|{3} -> a[i] }); @mov16(d, 7); } sys.unblock_cmd_stream(); }"
     routes = """for (@range(i16, width)) |one| {
         @set_color_config(x, 0, @get_color(one), .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST} } }); }"""
-    found = judged(write(tmp_path, body + "comptime { @export_symbol(main); }\n", routes), "width:{N}")
-    assert says(found) == {"P": False, "L": True, "M": False, "R": False}
-    assert found.values["memory"] == {n: 80 * n for n in SIZES}
-    assert found.values["entries"] == {n: n for n in SIZES}
-    assert found.values["cores"] == {n: 1 / n for n in SIZES}
+    finding = judged(write(tmp_path, body + "comptime { @export_symbol(main); }\n", routes), "width:{N}")
+    assert says(finding) == {"P": False, "L": True, "M": False, "R": False}
+    assert finding.values["memory"] == {n: 80 * n for n in SIZES}
+    assert finding.values["entries"] == {n: n for n in SIZES}
+    assert finding.values["cores"] == {n: 1 / n for n in SIZES}
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,10 @@ def test_what_grows_with_the_mesh_breaks_its_letter(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_refused_breaks_its_letter(body: str, routes: str, letter: str, message: str, tmp_path: Path) -> None:
-    found = judged(write(tmp_path, body + END, routes), "width:{N}")
-    assert found.verdicts[letter].ok is False
-    assert list(found.refused) == [8]
-    assert message in found.refused[8]
+    finding = judged(write(tmp_path, body + END, routes), "width:{N}")
+    assert finding.verdicts[letter].ok is False
+    assert list(finding.refused) == [8]
+    assert message in finding.refused[8]
 
 
 def test_what_is_wrong_is_said_with_its_size(tmp_path: Path) -> None:

@@ -76,9 +76,9 @@ def test_decode(groups: int, batch: int, dim: int, rows: int, ffn: int, arch: st
 
 def compare(wafer: Wafer, cores: Cores, names: tuple[str, ...], roundings: int) -> None:
     """The largest difference of each variable, in roundings of its largest number."""
-    found = cores_of(wafer)
+    rendered = cores_of(wafer)
     sizes = {name: nbytes // 2 for core in wafer.cores.values() for _, nbytes, name in core.image.symbols}
     for name in names:
-        mine, its = (one.get(one.where[name], sizes[name]).astype(float) for one in (cores, found))
+        mine, its = (side.get(side.where[name], sizes[name]).astype(float) for side in (cores, rendered))
         assert np.isfinite(its).all() and its.any(), name
         assert np.abs(mine - its).max() <= roundings * np.finfo(HALF).eps * np.abs(its).max(), name

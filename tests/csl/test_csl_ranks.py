@@ -37,15 +37,15 @@ class Rank:
     def __init__(self, of: Together, rank: int):
         self.of, self.rank, self.size = of, rank, of.size
 
-    def allgather(self, one: Any) -> list[Any]:
-        self.of.given[self.rank] = one
+    def allgather(self, value: Any) -> list[Any]:
+        self.of.given[self.rank] = value
         self.of.barrier.wait()
-        found: list[Any] = list(self.of.given)
+        values: list[Any] = list(self.of.given)
         self.of.barrier.wait()
-        return found
+        return values
 
     def alltoall(self, given: list[Any]) -> list[Any]:
-        return [one[self.rank] for one in self.allgather(given)]
+        return [row[self.rank] for row in self.allgather(given)]
 
 
 def on_ranks(
@@ -63,22 +63,22 @@ def on_ranks(
         with parsing:
             return parse(*given, **options)
 
-    together, found = Together(ranks), [None] * ranks
+    together, results = Together(ranks), [None] * ranks
 
     def work(number: int) -> None:
         try:
-            found[number] = run(layout, parameters, arch, launches, (show,), seed, together.rank(number))
+            results[number] = run(layout, parameters, arch, launches, (show,), seed, together.rank(number))
         except BaseException as error:
-            found[number] = error
+            results[number] = error
 
     threads = [Thread(target=work, args=(number,)) for number in range(ranks)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ast, "parse", parse_alone)
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
-    return found
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return results
 
 
 @pytest.mark.parametrize("core", ["", "numpy"])
@@ -125,8 +125,8 @@ def test_a_deadlock_is_told_as_on_one_rank(tmp_path: Path) -> None:
     layout = write(tmp_path, body + END, ROUTES)
     with pytest.raises(Deadlock) as alone:
         run(layout, "width:2", "wse3", ("main",), (), None)
-    told = on_ranks(2, layout, "width:2", "")
-    assert [str(one) for one in told] == [str(alone.value)] * 2
+    errors = on_ranks(2, layout, "width:2", "")
+    assert [str(error) for error in errors] == [str(alone.value)] * 2
     assert "1 of 2 cores" in str(alone.value) and "core (1, 0)" in str(alone.value)
 
 
@@ -137,7 +137,7 @@ def test_ranks_have_parts_and_speak(monkeypatch: pytest.MonkeyPatch) -> None:
     exchange = WaferBlock.exchange
 
     def heard(self: WaferBlock, next_time: float, gives_up: int, said: Any) -> Any:
-        words.append(sum(len(one) for one in said))
+        words.append(sum(len(wavelets) for wavelets in said))
         return exchange(self, next_time, gives_up, said)
 
     monkeypatch.setattr(WaferBlock, "exchange", heard)
@@ -150,8 +150,8 @@ class First:
 
     rank, size = 0, 2
 
-    def allgather(self, one: Any) -> list[Any]:
-        return [one, one]
+    def allgather(self, value: Any) -> list[Any]:
+        return [value, value]
 
     def alltoall(self, given: list[Any]) -> list[Any]:
         return [given[0], (NEVER, 0, b"")]

@@ -93,7 +93,7 @@ def test_names_and_order_mean_nothing_to_routers(tmp_path: Path) -> None:
     plain, first = run(tmp_path / "plain", THERE_AND_BACK, width=4)
     renamed, second = run(tmp_path / "renamed", "\n".join(parts), width=4)
     assert plain == renamed
-    counted = [(one.counters.wavelets, one.counters.hops, one.counters.events) for one in (first, second)]
+    counted = [(wafer.counters.wavelets, wafer.counters.hops, wafer.counters.events) for wafer in (first, second)]
     assert counted[0] == counted[1] and counted[0][0] == 8  # three numbers and a teardown, there and back
     assert [core.t for core in first.cores.values()] == [core.t for core in second.cores.values()]
     edited, third = run(tmp_path / "edited", THERE_AND_BACK.replace("return a + a;", "return a + a * a;"), width=4)

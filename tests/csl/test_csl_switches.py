@@ -8,7 +8,7 @@ from meshrt.csl.errors import CslError
 from meshrt.csl.filters import Counter, DataRange, filter_of
 from meshrt.csl.router import EAST, NORTH, RAMP, WEST, RouterEntry
 
-POSITIONS = [(frozenset([WEST]), frozenset([one])) for one in (RAMP, EAST, NORTH)]
+POSITIONS = [(frozenset([WEST]), frozenset([direction])) for direction in (RAMP, EAST, NORTH)]
 
 
 @pytest.mark.parametrize("ring", [False, True])
@@ -35,12 +35,12 @@ def test_when_a_router_takes_a_command_off() -> None:
     }.items():
         for entry, expected in zip((first, last), popped, strict=True):
             entry.set_pop(mode)
-            assert [one for one in commands if entry.pops(one)] == list(expected)
+            assert [command for command in commands if entry.pops(command)] == list(expected)
 
 
 def _filter(**fields: int) -> DataRange | Counter:
     kind = SimpleNamespace(value={fields.pop("kind"): SimpleNamespace(value=True)})
-    return filter_of({"kind": kind, **{name: SimpleNamespace(value=one) for name, one in fields.items()}}, "here")
+    return filter_of({"kind": kind, **{name: SimpleNamespace(value=value) for name, value in fields.items()}}, "here")
 
 
 def test_a_filter_keeps_the_first_and_the_last_of_its_range() -> None:

@@ -24,13 +24,17 @@ def test_trains_are_wavelets_one_by_one(coming: list[tuple[int, int, int, bool, 
         train = [(head + gap * k, 10 * number + k, control) for k in range(count)]
         at = next((at for at, other in enumerate(whole) if other[0][0] > head), len(whole))
         whole.insert(at, train)
-        insert(trains, Train(float(head), float(gap), np.array([one[1] for one in train], np.uint32), control))
-        ahead = [*begun, *(one for train in whole for one in train)]
-        data = next((k for k, one in enumerate(ahead) if one[2]), len(ahead))
+        insert(trains, Train(float(head), float(gap), np.array([wavelet[1] for wavelet in train], np.uint32), control))
+        ahead = [*begun, *(wavelet for train in whole for wavelet in train)]
+        data = next((k for k, wavelet in enumerate(ahead) if wavelet[2]), len(ahead))
         assert (available(trains), waiting(trains)) == (data, len(ahead))
         if taken := min(taken, len(ahead)):
             raw, first, last, *_ = take(trains, taken)
-            assert (raw.tolist(), first, last) == ([one[1] for one in ahead[:taken]], ahead[0][0], ahead[taken - 1][0])
+            assert (raw.tolist(), first, last) == (
+                [wavelet[1] for wavelet in ahead[:taken]],
+                ahead[0][0],
+                ahead[taken - 1][0],
+            )
             for _ in range(taken):
                 begun = begun or whole.pop(0)
                 begun = begun[1:]

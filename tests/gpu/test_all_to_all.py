@@ -33,7 +33,7 @@ def run(comm: Any, table: list[list[int]], neighbours: bool, payload: bool = Tru
 
     def arrays(counts: list[int]) -> list[np.ndarray]:
         made = [np.zeros((sum(counts), columns), dtype) for columns, dtype in kinds]
-        return made if payload else [np.broadcast_to(one[:1].sum(), one.shape) for one in made]
+        return made if payload else [np.broadcast_to(array[:1].sum(), array.shape) for array in made]
 
     parts = [
         [np.concatenate(each) for each in zip(*(rows_of(at, to, n) for to, n in enumerate(table[at])), strict=True)]
@@ -43,12 +43,12 @@ def run(comm: Any, table: list[list[int]], neighbours: bool, payload: bool = Tru
     outs = [arrays([line[at] for line in table]) for at in group.mine]
     times = [1e-6 * (at * 7 % 5) for at in group.mine]
     hops = group.all_to_all(parts, outs, table, ROW, times, [LINK for _ in group.mine], neighbours)
-    told = [
-        (at, [one.copy() for one in out], time, traffic["all_to_all"].bytes, traffic["all_to_all"].calls, moved)
+    members = [
+        (at, [array.copy() for array in out], time, traffic["all_to_all"].bytes, traffic["all_to_all"].calls, moved)
         for at, out, time, traffic, moved in zip(group.mine, outs, times, group.traffic, hops, strict=True)
     ]
-    shares = group.control.bcast(group.control.gather((told, group.messages)))
-    return [one for share, _ in shares for one in share], sum(messages for _, messages in shares)
+    shares = group.control.bcast(group.control.gather((members, group.messages)))
+    return [member for share, _ in shares for member in share], sum(messages for _, messages in shares)
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4, 6])
@@ -58,12 +58,12 @@ def test_everyone_gets_what_is_for_it_and_the_bits_do_not_depend_on_the_ranks(co
     for size in (comm.size, comm.size + 1, 7):
         for neighbours in (False, True):
             table = table_of(size, comm.size)
-            found, _ = run(comm, table, neighbours)
+            members, _ = run(comm, table, neighbours)
             alone, none = run(MPI.COMM_SELF, table, neighbours)[0], run(comm, table, neighbours, False)[0]
-            for at, arrays, *counts in found:
+            for at, arrays, *counts in members:
                 want = zip(*(rows_of(source, at, line[at]) for source, line in enumerate(table)), strict=True)
-                for one, parts in zip(arrays, want, strict=True):
-                    np.testing.assert_array_equal(one, np.concatenate(parts))
+                for array, parts in zip(arrays, want, strict=True):
+                    np.testing.assert_array_equal(array, np.concatenate(parts))
                 assert counts == list(alone[at][2:]) == list(none[at][2:])
 
 
@@ -82,10 +82,10 @@ def test_bytes_and_parts_are_counted_where_they_go(comm: Any) -> None:
                 ring[(source + hop) % size] += ROW * count
                 moved[(source + hop) % size] += bool(count)
     for neighbours, sent, hops in ((False, direct, parts), (True, ring, moved)):
-        found, messages = run(comm, table, neighbours)
-        assert [one[3] for one in found] == sent
-        assert [one[5] for one in found] == hops
-        assert all(one[4] == 1 for one in found)
+        members, messages = run(comm, table, neighbours)
+        assert [member[3] for member in members] == sent
+        assert [member[5] for member in members] == hops
+        assert all(member[4] == 1 for member in members)
         if comm.size == 1:
             assert messages == 0
 
@@ -93,10 +93,10 @@ def test_bytes_and_parts_are_counted_where_they_go(comm: Any) -> None:
 @pytest.mark.mpi(ranks=[4])
 def test_with_a_member_a_rank_every_part_is_a_message(comm: Any) -> None:
     table = table_of(4, 2)
-    found, messages = run(comm, table, False)
+    members, messages = run(comm, table, False)
     assert (
         messages
-        == sum(one[5] for one in found)
+        == sum(member[5] for member in members)
         == sum(bool(n) for at in range(4) for to, n in enumerate(table[at]) if to != at)
     )
 
@@ -110,7 +110,7 @@ def test_a_round_ends_when_a_member_has_sent_and_received(comm: Any) -> None:
     assert first[2] == pytest.approx(max(ends[0], ends[1] + LINK.latency))
     assert other[2] == pytest.approx(max(ends[1], ends[0] + LINK.latency))
     nothing, _ = run(comm, [[5, 0], [0, 5]], True)
-    assert [one[2] for one in nothing] == [0.0, 2e-6] and [one[3] for one in nothing] == [0, 0]
+    assert [member[2] for member in nothing] == [0.0, 2e-6] and [member[3] for member in nothing] == [0, 0]
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -119,11 +119,11 @@ def test_any_table_on_one_rank(size: int, seed: int, neighbours: bool, empty: fl
     from gpu_runs import Alone
 
     table = table_of(size, seed, empty)
-    found, _ = run(Alone(), table, neighbours)
-    for at, (floats, ints), *_ in found:
+    members, _ = run(Alone(), table, neighbours)
+    for at, (floats, ints), *_ in members:
         want = [rows_of(source, at, line[at]) for source, line in enumerate(table)]
-        np.testing.assert_array_equal(floats, np.concatenate([one for one, _ in want]))
-        np.testing.assert_array_equal(ints, np.concatenate([one for _, one in want]))
+        np.testing.assert_array_equal(floats, np.concatenate([row_floats for row_floats, _ in want]))
+        np.testing.assert_array_equal(ints, np.concatenate([row_ints for _, row_ints in want]))
 
 
 @pytest.mark.parametrize("link", ["nvlink", "pcie"])

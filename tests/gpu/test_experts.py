@@ -38,7 +38,7 @@ from meshrt.studies import serve as serving
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LAYOUTS = ("tensor", "replicated", "alltoall")
-TOKENS = [int(one) for one in np.random.default_rng(3).integers(0, 61, 11)]
+TOKENS = [int(number) for number in np.random.default_rng(3).integers(0, 61, 11)]
 # The same families with heads that 8 GPUs can share.
 EIGHT: dict[str, Any] = {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 6}
 OF_EIGHT = {
@@ -52,9 +52,9 @@ OF_EIGHT = {
 }
 
 
-def close(found: np.ndarray, want: np.ndarray) -> None:
-    assert found.shape == want.shape
-    assert np.abs(found - want).max() < 1e-3
+def close(logits: np.ndarray, want: np.ndarray) -> None:
+    assert logits.shape == want.shape
+    assert np.abs(logits - want).max() < 1e-3
 
 
 def reference(folder: Path, ids: list[int]) -> np.ndarray:
@@ -81,8 +81,8 @@ def test_the_trained_ones_say_what_transformers_does(name: str, layout: str, com
     ids, prompt = golden["ids"][:22].tolist(), int(golden["prompt"][0])
     for tp, scheme in ((2, "dense"), (4, "base"), (8, "deinfer")):
         if tp >= comm.size:
-            found = logits_of(new_gpus(tp, comm), find_model(name), scheme, ids, prompt, experts=layout)
-            close(found, golden["logits"][:22])
+            logits = logits_of(new_gpus(tp, comm), find_model(name), scheme, ids, prompt, experts=layout)
+            close(logits, golden["logits"][:22])
 
 
 @pytest.mark.sample(2)
@@ -101,11 +101,11 @@ def test_any_layout_says_the_references_text(name: str, tmp_path: Path) -> None:
     folder = random_checkpoint(OF_EIGHT[name], tmp_path, 5)
     want = generate(read_config(folder), load_weights(folder), TOKENS[:5], 5)
     for layout, tp, link in (("tensor", 4, "nvlink"), ("replicated", 2, "nvlink"), ("alltoall", 8, "pcie")):
-        told = run_gpus(
+        report = run_gpus(
             new_gpus(tp, link=link), folder, "llama", prompt_ids=",".join(map(str, TOKENS[:5])), max_new_tokens=5,
             ignore_eos=True, experts=layout,
         )  # fmt: skip
-        assert told["result"]["token_ids"] == want
+        assert report["result"]["token_ids"] == want
 
 
 @pytest.mark.mpi(ranks=[2, 4])
@@ -116,19 +116,19 @@ def test_the_same_on_any_number_of_ranks(layout: str, comm: Any, tmp_path: Path)
         random_checkpoint(OF_EIGHT["deepseek"], folder, 5)
     comm.Barrier()
 
-    def found(where: Any) -> tuple[bytes, str]:
+    def outcome(where: Any) -> tuple[bytes, str]:
         logits = logits_of(new_gpus(4, where), folder, "dense", TOKENS, 9, experts=layout)
-        told = [
+        reports = [
             run_gpus(
                 new_gpus(4, where, payload, link=link), folder, "serve", experts=layout, requests=3,
                 prompt_tokens="2:9", output_tokens="3", capacity=1.0,
             )
             for payload, link in ((True, "pcie"), (False, "nvlink"))
         ]  # fmt: skip
-        assert all(one.pop("host")["ranks"] == where.size for one in told)
-        return logits.tobytes(), json.dumps(told)
+        assert all(report.pop("host")["ranks"] == where.size for report in reports)
+        return logits.tobytes(), json.dumps(reports)
 
-    assert found(comm) == on_one_rank(comm, found)
+    assert outcome(comm) == on_one_rank(comm, outcome)
 
 
 # ---- what is counted
@@ -136,16 +136,16 @@ def test_the_same_on_any_number_of_ranks(layout: str, comm: Any, tmp_path: Path)
 
 def routing(folder: Path, ids: list[int]) -> dict[int, np.ndarray]:
     """The experts of each token [tokens, k], by layer, as the reference in float64 chooses them."""
-    config, weights, found = read_config(folder), load_weights(folder), {}
+    config, weights, choices = read_config(folder), load_weights(folder), {}
     family = family_of(config)
     x, rotary = embed(family, weights, np.array(ids)), rotary_tables(family, len(ids), np.float64)
-    for at, one in enumerate(family.layers):
-        if isinstance(one.mlp, Experts):
-            y = x + attention(family, weights, one, normed(family, weights, one.attention_norm, x), rotary)
-            logits = normed(family, weights, one.mlp_norm, y) @ weights[one.mlp.router.name + ".weight"].T
-            found[at] = route(logits, one.mlp.top, one.mlp.renormalise)[0]
-        x = layer(family, weights, one, x, rotary)
-    return found
+    for at, block in enumerate(family.layers):
+        if isinstance(block.mlp, Experts):
+            y = x + attention(family, weights, block, normed(family, weights, block.attention_norm, x), rotary)
+            logits = normed(family, weights, block.mlp_norm, y) @ weights[block.mlp.router.name + ".weight"].T
+            choices[at] = route(logits, block.mlp.top, block.mlp.renormalise)[0]
+        x = layer(family, weights, block, x, rotary)
+    return choices
 
 
 @pytest.mark.parametrize("link", ["nvlink", "pcie"])
@@ -155,7 +155,7 @@ def test_bytes_of_all_to_all_are_those_of_the_routing(name: str, link: str, tmp_
     expert of it, with 36 numbers of 4 bytes and 8 bytes for each of 3 experts, and comes back as 36 numbers. Between
     neighbours what goes s GPUs far goes over s links. Counts of 4 bytes are gathered before."""
     folder, tp = random_checkpoint(OF_EIGHT[name], tmp_path, 5), 4
-    told = run_lowrank(
+    report = run_lowrank(
         new_gpus(tp, link=link), folder, prompt_ids=",".join(map(str, TOKENS)), max_new_tokens=1, experts="alltoall"
     )
     choices = routing(folder, TOKENS)
@@ -173,32 +173,32 @@ def test_bytes_of_all_to_all_are_those_of_the_routing(name: str, link: str, tmp_
             for gpu in others:
                 steps = 1 if link == "nvlink" else (gpu - own) % tp
                 far += steps * (36 * 4 + 8 * 3) + (1 if link == "nvlink" else (own - gpu) % tp) * 36 * 4
-    measured = told["measured"]
+    measured = report["measured"]
     assert measured["dispatched_bytes"] == out and measured["combined_bytes"] == back
     assert measured["collectives"]["all_to_all"]["bytes"]["total"] == far
     assert measured["collectives"]["all_to_all"]["calls"] == 2 * len(choices)
     gathered = len(choices) * (tp - 1) * (4 * tp * tp + 11 * 36 * 4) + 8 * (tp - 1) * tp
     assert measured["collectives"]["all_gather"]["bytes"]["total"] == gathered
     tokens = [np.bincount(chosen.reshape(-1), minlength=experts).tolist() for chosen in choices.values()]
-    assert told["result"]["experts"]["tokens"] == tokens
+    assert report["result"]["experts"]["tokens"] == tokens
     by_gpu = [np.bincount(home[chosen.reshape(-1)], minlength=tp).tolist() for chosen in choices.values()]
-    assert told["result"]["experts"]["tokens_by_gpu"] == by_gpu
+    assert report["result"]["experts"]["tokens_by_gpu"] == by_gpu
     shares = [max(line) / np.mean(line) for line in tokens]
-    assert told["result"]["experts"]["imbalance"]["experts"] == {"mean": np.mean(shares), "worst": max(shares)}
-    assert told["result"]["imbalance_of_experts"] == np.mean(shares)
-    assert told["result"]["experts"]["hit_per_step"] == np.mean([np.count_nonzero(line) for line in tokens])
+    assert report["result"]["experts"]["imbalance"]["experts"] == {"mean": np.mean(shares), "worst": max(shares)}
+    assert report["result"]["imbalance_of_experts"] == np.mean(shares)
+    assert report["result"]["experts"]["hit_per_step"] == np.mean([np.count_nonzero(line) for line in tokens])
 
 
 def test_layouts_have_the_same_tokens_and_reduce_sums_of_tokens_alone(tmp_path: Path) -> None:
-    folder, found = random_checkpoint(OF_EIGHT["mixtral"], tmp_path, 5), []
+    folder, tokens = random_checkpoint(OF_EIGHT["mixtral"], tmp_path, 5), []
     for layout in LAYOUTS:
-        told = run_lowrank(new_gpus(2), folder, prompt_ids="1,2,3,4,5,6", max_new_tokens=4, experts=layout)
-        found.append(told["result"]["experts"]["tokens"])
+        report = run_lowrank(new_gpus(2), folder, prompt_ids="1,2,3,4,5,6", max_new_tokens=4, experts=layout)
+        tokens.append(report["result"]["experts"]["tokens"])
         sums = 1 if layout == "alltoall" else 2  # in a layer: of attention, and of experts
         per_token = 3 * sums * 36 * 4 * 2  # of two GPUs, each of which sends as much as it has
-        assert told["measured"]["collectives"]["reduce_sum"]["bytes"]["total"] == per_token * (6 + 3)
-    assert found[0] == found[1] == found[2]
-    assert np.sum(found[0]) == 3 * 3 * (6 + 3)  # layers, k, tokens
+        assert report["measured"]["collectives"]["reduce_sum"]["bytes"]["total"] == per_token * (6 + 3)
+    assert tokens[0] == tokens[1] == tokens[2]
+    assert np.sum(tokens[0]) == 3 * 3 * (6 + 3)  # layers, k, tokens
 
 
 @pytest.mark.mpi(ranks=[1, 2])
@@ -208,16 +208,16 @@ def test_layouts_are_set_side_by_side(comm: Any, tmp_path: Path, capsys: pytest.
     if comm.rank == 0:
         random_checkpoint(OF_EIGHT["deepseek"], folder, 5)
     comm.Barrier()
-    asked = {"model": str(folder), "requests": 3, "prompt_tokens": "2:9", "output_tokens": "3"}
-    told = serving.compare(comm, Console(), find_gpu("a800"), 4, True, (), asked)
-    assert [way["way"] for way in told["ways"]] == [*LAYOUTS]
-    for way in told["ways"]:
+    arguments = {"model": str(folder), "requests": 3, "prompt_tokens": "2:9", "output_tokens": "3"}
+    comparison = serving.compare(comm, Console(), find_gpu("a800"), 4, True, (), arguments)
+    assert [way["way"] for way in comparison["ways"]] == [*LAYOUTS]
+    for way in comparison["ways"]:
         alone = run_gpus(new_gpus(4, device="a800"), folder, "serve", experts=way["way"], **{
-            name: value for name, value in asked.items() if name != "model"
+            name: value for name, value in arguments.items() if name != "model"
         })  # fmt: skip
         assert way["result"] == alone["result"] and way["measured"] == alone["measured"]
     capsys.readouterr()
-    serving.print_comparison(told | {"arguments": asked})
+    serving.print_comparison(comparison | {"arguments": arguments})
     assert "tokens of GPUs, most over mean" in capsys.readouterr().out
     assert serving.default("llama-tiny", 0.4) == serving.DEFAULT
 
@@ -227,10 +227,10 @@ def test_weights_of_experts_that_are_hit_are_read_and_no_others(tmp_path: Path) 
     folder = random_checkpoint(OF_EIGHT["mixtral"], tmp_path, 5)
     gpus = new_gpus(1)
     run_lowrank(gpus, folder, prompt_ids="7", max_new_tokens=1, layers=1)
-    one = gpus.mine[0].counters.memory_traffic
+    traffic = gpus.mine[0].counters.memory_traffic
     wide = 3 * 36 * 22 * 4
     attention = 36 * 4 * (8 * 6 * 2 + 2 * 6 * 2)
-    rest = one - 3 * wide - attention - 36 * 61 * 4 - 36 * 5 * 4
+    rest = traffic - 3 * wide - attention - 36 * 61 * 4 - 36 * 5 * 4
     assert 0 < rest < wide  # activations and norms
 
 
@@ -255,7 +255,7 @@ def test_with_the_same_choices_everything_is_counted_alike_by_shape(
     name: str, capacity: float | None, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = random_checkpoint(OF_EIGHT[name], tmp_path, 5)
-    asked = {"requests": 3, "prompt_tokens": "3:7", "output_tokens": "2:4", "capacity": capacity}
+    arguments = {"requests": 3, "prompt_tokens": "3:7", "output_tokens": "2:4", "capacity": capacity}
     choices: list[np.ndarray] = []
 
     def decide(chosen: np.ndarray, shares: np.ndarray, *more: Any) -> None:
@@ -264,7 +264,7 @@ def test_with_the_same_choices_everything_is_counted_alike_by_shape(
 
     own = experts._decide
     monkeypatch.setattr(experts, "_decide", decide)
-    run_gpus(new_gpus(1), folder, "serve", **asked)
+    run_gpus(new_gpus(1), folder, "serve", **arguments)
     monkeypatch.setattr(experts, "_decide", own)
     config = read_config(folder)
     layers = sum(isinstance(config.layer(at).mlp, Experts) for at in range(config.layers))
@@ -273,7 +273,7 @@ def test_with_the_same_choices_everything_is_counted_alike_by_shape(
     monkeypatch.setattr(mixing, "make_routing", lambda *_: recorded)
     for tp in (1, 4):
         full, none = (
-            run_gpus(new_gpus(tp, payload=payload), folder, "serve", experts=layout, **asked)
+            run_gpus(new_gpus(tp, payload=payload), folder, "serve", experts=layout, **arguments)
             for payload in (True, False)
         )
         assert full["measured"] == none["measured"]
@@ -292,11 +292,11 @@ def test_plans_give_the_references_logits_and_text(name: str, tmp_path: Path) ->
     want, text = reference(folder, TOKENS), generate(read_config(folder), load_weights(folder), TOKENS[:5], 6)
     for layout, tp, scheme in (("tensor", 4, "dense"), ("replicated", 2, "base"), ("replicated", 8, "deinfer")):
         close(logits_of(new_gpus(tp, static=True), folder, scheme, TOKENS, 7, experts=layout), want)
-        told = run_gpus(
+        result = run_gpus(
             new_gpus(tp, static=True), folder, "llama", prompt_ids=",".join(map(str, TOKENS[:5])), max_new_tokens=6,
             ignore_eos=True, experts=layout,
         )["result"]  # fmt: skip
-        assert told["token_ids"] == text and told["plans"] == 1
+        assert result["token_ids"] == text and result["plans"] == 1
 
 
 @pytest.mark.sample(3)
@@ -305,25 +305,25 @@ def test_plans_give_the_references_logits_and_text(name: str, tmp_path: Path) ->
 def test_plans_take_and_drop_what_steps_do(name: str, capacity: float | None, layout: str, tmp_path: Path) -> None:
     """Nine sequences are ten rows of a plan: the last stands for none, has no expert and takes no place of others."""
     folder = random_checkpoint(OF_EIGHT[name], tmp_path, 5)
-    asked = {"requests": 9, "prompt_tokens": "3:7", "output_tokens": "2:5", "capacity": capacity, "experts": layout}
-    eager, planned = (run_gpus(new_gpus(2, static=static), folder, "serve", **asked) for static in (False, True))
+    arguments = {"requests": 9, "prompt_tokens": "3:7", "output_tokens": "2:5", "capacity": capacity, "experts": layout}
+    eager, planned = (run_gpus(new_gpus(2, static=static), folder, "serve", **arguments) for static in (False, True))
     for key in ("tokens", "tokens_by_gpu", "imbalance", "hit_per_step"):
         assert planned["result"]["experts"][key] == eager["result"]["experts"][key]
     assert planned["measured"].get("dropped_tokens") == eager["measured"].get("dropped_tokens")
     assert (capacity is None) == ("dropped_tokens" not in planned["measured"])
     if capacity is None:  # else there is room for as many outside of a plan
         assert planned["measured"]["expert_rows"] > eager["measured"]["expert_rows"]
-    used = [one["measured"]["expert_rows"] - one["measured"]["expert_padding"] for one in (eager, planned)]
+    used = [report["measured"]["expert_rows"] - report["measured"]["expert_padding"] for report in (eager, planned)]
     assert used[0] == used[1]
 
 
 def test_a_plan_computes_all_rows_of_every_expert(tmp_path: Path) -> None:
     """Without --capacity an expert has room for all rows, one here, and weights of all 5 are read in place of 3."""
     folder, steps = random_checkpoint(OF_EIGHT["mixtral"], tmp_path, 5), 4
-    asked = {"prompt_ids": "7", "max_new_tokens": steps + 1, "ignore_eos": True, "experts": "replicated"}
+    arguments = {"prompt_ids": "7", "max_new_tokens": steps + 1, "ignore_eos": True, "experts": "replicated"}
     eager, planned = (
         next(
-            phase for phase in run_lowrank(new_gpus(2, static=static), folder, **asked)["phases"]
+            phase for phase in run_lowrank(new_gpus(2, static=static), folder, **arguments)["phases"]
             if phase["name"] == "decode"
         )
         for static in (False, True)
@@ -344,19 +344,19 @@ def test_plans_are_the_same_on_any_number_of_ranks_and_by_shape(layout: str, com
         random_checkpoint(OF_EIGHT["all"], folder, 5)  # every token takes all experts, drawn or chosen
     comm.Barrier()
 
-    def found(where: Any) -> str:
-        told = [
+    def outcome(where: Any) -> str:
+        reports = [
             run_gpus(
                 new_gpus(4, where, payload, static=True), folder, "serve", experts=layout, requests=3,
                 prompt_tokens="2:9", output_tokens="3", capacity=0.75,
             )
             for payload in (True, False)
         ]  # fmt: skip
-        assert all(one.pop("host")["ranks"] == where.size for one in told)
-        assert told[0]["measured"] == told[1]["measured"] and told[0]["result"] == told[1]["result"]
-        return json.dumps(told)
+        assert all(report.pop("host")["ranks"] == where.size for report in reports)
+        assert reports[0]["measured"] == reports[1]["measured"] and reports[0]["result"] == reports[1]["result"]
+        return json.dumps(reports)
 
-    assert found(comm) == on_one_rank(comm, found)
+    assert outcome(comm) == on_one_rank(comm, outcome)
 
 
 # ---- corners
@@ -385,11 +385,11 @@ def test_all_tokens_to_one_expert(layout: str, tmp_path: Path) -> None:
     folder = biased(tmp_path, "mixtral", 0)
     want = reference(folder, TOKENS)
     close(logits_of(new_gpus(4), folder, "dense", TOKENS, 8, experts=layout), want)
-    told = run_lowrank(new_gpus(4), folder, prompt_ids="1,2,3,4,5,6", max_new_tokens=3, experts=layout)["result"]
-    assert told["experts"]["tokens"] == [[8, 0, 0, 0, 0]] * 3
-    assert told["experts"]["imbalance"]["experts"] == {"mean": 5.0, "worst": 5.0}
-    assert told["experts"]["imbalance"]["gpus"]["worst"] == (1.0 if layout == "tensor" else 4.0)
-    assert told["experts"]["hit_per_step"] == 1.0
+    result = run_lowrank(new_gpus(4), folder, prompt_ids="1,2,3,4,5,6", max_new_tokens=3, experts=layout)["result"]
+    assert result["experts"]["tokens"] == [[8, 0, 0, 0, 0]] * 3
+    assert result["experts"]["imbalance"]["experts"] == {"mean": 5.0, "worst": 5.0}
+    assert result["experts"]["imbalance"]["gpus"]["worst"] == (1.0 if layout == "tensor" else 4.0)
+    assert result["experts"]["hit_per_step"] == 1.0
 
 
 def test_capacity_drops_the_same_tokens_in_every_layout_and_counts_them(tmp_path: Path) -> None:
@@ -397,23 +397,23 @@ def test_capacity_drops_the_same_tokens_in_every_layout_and_counts_them(tmp_path
     folder, texts = biased(tmp_path, "mixtral", 0), set()
     for layout in LAYOUTS:
         for capacity, room in ((0.5, 1), (1.0, 2), (2.0, 4), (5.0, 8)):
-            told = run_lowrank(
+            report = run_lowrank(
                 new_gpus(4), folder, prompt_ids="1,2,3,4,5,6,7,8", max_new_tokens=1, experts=layout, capacity=capacity
             )
-            measured, shares = told["measured"], 4 if layout == "tensor" else 1  # of GPUs that have an expert
+            measured, shares = report["measured"], 4 if layout == "tensor" else 1  # of GPUs that have an expert
             assert measured.get("dropped_tokens", 0) == 3 * (8 - room)
             assert measured["expert_rows"] == 3 * shares * 5 * room
             assert measured["expert_padding"] == 3 * shares * (5 * room - room)
-            assert told["result"]["experts"]["padding_share"] == 0.8
-            texts.add((capacity, tuple(told["result"]["token_ids"])))
+            assert report["result"]["experts"]["padding_share"] == 0.8
+            texts.add((capacity, tuple(report["result"]["token_ids"])))
     assert len(texts) == 4  # one for each capacity
 
 
 def test_room_for_all_changes_no_number(tmp_path: Path) -> None:
     folder = random_checkpoint(OF_EIGHT["deepseek"], tmp_path, 5)
     for layout in LAYOUTS:
-        found = logits_of(new_gpus(4), folder, "dense", TOKENS, 8, experts=layout, capacity=3.0)
-        close(found, reference(folder, TOKENS))
+        logits = logits_of(new_gpus(4), folder, "dense", TOKENS, 8, experts=layout, capacity=3.0)
+        close(logits, reference(folder, TOKENS))
 
 
 @pytest.mark.sample(1)
@@ -436,15 +436,15 @@ def test_experts_are_placed_by_frequency(tmp_path: Path) -> None:
     assert mixing.placed("contiguous", 3, [1] * 5).tolist() == [0, 1, 1, 2, 2]
     assert sorted(mixing.placed("frequency", 8, [3, 1, 2]).tolist()) == [0, 1, 2]
     folder = random_checkpoint(OF_EIGHT["deepseek"], tmp_path, 5)
-    asked = {"prompt_ids": ",".join(map(str, TOKENS)), "max_new_tokens": 4, "ignore_eos": True}
-    first = run_lowrank(new_gpus(4), folder, experts="alltoall", **asked)
+    arguments = {"prompt_ids": ",".join(map(str, TOKENS)), "max_new_tokens": 4, "ignore_eos": True}
+    first = run_lowrank(new_gpus(4), folder, experts="alltoall", **arguments)
     (tmp_path / "report.json").write_text(json.dumps(first))
     for layout in ("alltoall", "replicated"):
         spread = run_lowrank(
-            new_gpus(4), folder, experts=layout, place="frequency", routing=str(tmp_path / "report.json"), **asked
+            new_gpus(4), folder, experts=layout, place="frequency", routing=str(tmp_path / "report.json"), **arguments
         )
         assert spread["result"]["token_ids"] == first["result"]["token_ids"]
-        before, after = (one["result"]["experts"] for one in (first, spread))
+        before, after = (report["result"]["experts"] for report in (first, spread))
         assert after["tokens"] == before["tokens"]
         assert after["imbalance"]["gpus"]["mean"] < before["imbalance"]["gpus"]["mean"]
 
@@ -500,37 +500,37 @@ def test_experts_in_two_factors(tmp_path: Path) -> None:
     "model", ["mixtral-8x7b", "deepseek-moe-16b", "qwen1.5-moe-a2.7b", "olmoe-1b-7b", "qwen3-30b-a3b"]
 )
 def test_the_published_models_run_by_shape(model: str) -> None:
-    asked = {"prompt_tokens": 100, "max_new_tokens": 2, "ignore_eos": True, "layers": 4, "layers_run": 2}
+    arguments = {"prompt_tokens": 100, "max_new_tokens": 2, "ignore_eos": True, "layers": 4, "layers_run": 2}
     for layout in LAYOUTS if model == "deepseek-moe-16b" else LAYOUTS[2:]:
         gpus = new_gpus(4, payload=False, device="a100-40g")
-        told = run_lowrank(gpus, model, experts=layout, routing="zipf:1", bits=3, **asked)
-        layers = told["result"]["experts"]["tokens"]
+        report = run_lowrank(gpus, model, experts=layout, routing="zipf:1", bits=3, **arguments)
+        layers = report["result"]["experts"]["tokens"]
         config = read_config(find_model(model))
         moe = config.moe
         assert moe is not None and len(layers) == sum(moe.has_experts(at) for at in range(2))
         assert all(sum(line) == 101 * moe.top and len(line) == moe.experts for line in layers)
-        assert told["kinds"]["measured.dequantized_bytes"] == "extrapolated"
+        assert report["kinds"]["measured.dequantized_bytes"] == "extrapolated"
 
 
 def test_mixtral_in_float16_is_too_large_for_40_gb_and_in_three_bits_is_not() -> None:
-    asked = {"prompt_tokens": 16, "max_new_tokens": 2, "ignore_eos": True}
+    arguments = {"prompt_tokens": 16, "max_new_tokens": 2, "ignore_eos": True}
     with pytest.raises(
         LimitError,
         match=r"the limit is 42949672960 .*a100-40g.*fewer bits a weight \(meshrt quantize; by shape --bits 3\)",
     ):
-        run_lowrank(new_gpus(1, payload=False, device="a100-40g"), "mixtral-8x7b", **asked)
+        run_lowrank(new_gpus(1, payload=False, device="a100-40g"), "mixtral-8x7b", **arguments)
     gpus = new_gpus(1, payload=False, device="a100-40g")
-    told = run_lowrank(gpus, "mixtral-8x7b", bits=3, **asked)
-    held = told["measured"]["memory_bytes"]["of_the_fullest"]
+    report = run_lowrank(gpus, "mixtral-8x7b", bits=3, **arguments)
+    held = report["measured"]["memory_bytes"]["of_the_fullest"]
     assert held["codes"] == 46_439_333_888 * 7 // 16  # 3 bits, and 32 for 64 weights
     rotary = 18 * 64 * 2 * 4
     assert held["weights"] == 263_458_816 * 2 + rotary
 
 
 def test_zipf_is_less_even_than_uniform() -> None:
-    asked = {"prompt_tokens": 400, "max_new_tokens": 1, "ignore_eos": True, "layers": 4, "experts": "alltoall"}
+    arguments = {"prompt_tokens": 400, "max_new_tokens": 1, "ignore_eos": True, "layers": 4, "experts": "alltoall"}
     worst = {}
     for text in ("uniform", "zipf:0.5", "zipf:1.5", "lognormal"):
-        told = run_lowrank(new_gpus(8, payload=False), "deepseek-moe-16b", routing=text, **asked)
-        worst[text] = told["result"]["experts"]["imbalance"]["gpus"]["mean"]
+        report = run_lowrank(new_gpus(8, payload=False), "deepseek-moe-16b", routing=text, **arguments)
+        worst[text] = report["result"]["experts"]["imbalance"]["gpus"]["mean"]
     assert worst["uniform"] < worst["zipf:0.5"] < worst["zipf:1.5"] and worst["uniform"] < worst["lognormal"]

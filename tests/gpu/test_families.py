@@ -14,8 +14,8 @@ from meshrt.models.config import read_config
 def test_the_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     folder, (ids, golden) = random_family(name, tmp_path), golden_of(name)
     for tp in (1, read_config(folder).heads):  # 3, 4
-        found = logits_of(new_gpus(tp), folder, "dense", ids, PROMPT)
-        assert np.abs(found - golden).max() < 1e-3
+        logits = logits_of(new_gpus(tp), folder, "dense", ids, PROMPT)
+        assert np.abs(logits - golden).max() < 1e-3
 
 
 @pytest.mark.parametrize("name", ["gpt2", "phi3", "gemma2", "gemma3", "qwen3-late"])

@@ -85,9 +85,9 @@ def test_operations_are_numpys() -> None:
     x, w, v = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 4), (4, 5), (4, 2)))
     bias = rng.standard_normal(5).astype(np.float32)
     np.testing.assert_allclose(matmul(gpu, x, w, bias), x @ w + bias, rtol=1e-5)
-    one, two = matmuls(gpu, [x, x[:, :]], [w, v], [bias, None])
-    np.testing.assert_allclose(one, x @ w + bias, rtol=1e-5)
-    np.testing.assert_allclose(two, x @ v, rtol=1e-5)
+    first, second = matmuls(gpu, [x, x[:, :]], [w, v], [bias, None])
+    np.testing.assert_allclose(first, x @ w + bias, rtol=1e-5)
+    np.testing.assert_allclose(second, x @ v, rtol=1e-5)
     np.testing.assert_array_equal(take(gpu, w, np.array([2, 0, 2])), w[[2, 0, 2]])
     assert gpu.counters.launches == 3
 
@@ -147,8 +147,8 @@ def test_recorded_collectives_are_the_eager_ones(comm: Any, count: int) -> None:
             gpu.launch_graph()
             gpu.host_clock -= 2 * gpu.device.launch_seconds
         want, wide_want = eager.reduce_sum(summed), eager.all_gather(gathered, sizes)
-        for found, expected in zip([*sums, *wide], [*want, *wide_want], strict=True):
-            assert found.tobytes() == expected.tobytes()
+        for replayed, expected in zip([*sums, *wide], [*want, *wide_want], strict=True):
+            assert replayed.tobytes() == expected.tobytes()
         assert static.group.traffic == eager.group.traffic
         assert [gpu.now for gpu in static.mine] == pytest.approx([gpu.now for gpu in eager.mine], rel=1e-12)
         assert static.group.messages == eager.group.messages
@@ -181,18 +181,18 @@ def test_phases_add_up_to_the_whole(comm: Any) -> None:
                 gpus.reduce_sum(arrays(gpus, size, size))
                 for gpu in gpus.mine:
                     matmul(gpu, np.ones((size, size), np.float32), np.ones((size, size), np.float32))
-    told = gpus.control.bcast(gather_report("gpu", gpus, "test", {}, {}, {}))
-    whole, phases = told["measured"], told["phases"]
+    report = gpus.control.bcast(gather_report("gpu", gpus, "test", {}, {}, {}))
+    whole, phases = report["measured"], report["phases"]
     assert [phase["name"] for phase in phases] == ["large", "small"]
     assert [phase["tokens"] for phase in phases] == [128, 16]
     for key in ("flops", "launches"):
         assert whole[key] == sum(phase[key] for phase in phases) > 0
-    for one in (lambda part: part["link_bytes"]["total"], lambda part: part["memory_traffic"]["total"]):
-        assert one(whole) == sum(map(one, phases)) > 0
+    for total in (lambda part: part["link_bytes"]["total"], lambda part: part["memory_traffic"]["total"]):
+        assert total(whole) == sum(map(total, phases)) > 0
     seconds = [phase["critical_path"]["seconds"] for phase in phases]
     assert whole["critical_path"]["seconds"] == pytest.approx(sum(seconds))
     assert whole["collectives"]["reduce_sum"]["calls"] == 4
-    assert told["mesh"] == [3, 1]
+    assert report["mesh"] == [3, 1]
 
 
 # ---- devices
@@ -229,13 +229,14 @@ def test_a_collective_takes_the_fastest_protocol(link: str, name: str) -> None:
         gpus.reduce_sum(arrays(gpus, 8 * eighth))
         chunk, rate = 4 * eighth, device.link_bytes_per_second
         times = {
-            one.name: one.seconds + 14 * (one.step_seconds + chunk / (one.share * rate)) for one in device.protocols
+            protocol.name: protocol.seconds + 14 * (protocol.step_seconds + chunk / (protocol.share * rate))
+            for protocol in device.protocols
         }  # fmt: skip
         begin = device.launch_seconds + device.kernel_seconds
         assert gpus.meet() == pytest.approx(begin + min(times.values()), rel=1e-9)
         assert gpus.mine[0].counters.collective_seconds == pytest.approx(min(times.values()), rel=1e-9)
         used.append(min(times, key=lambda name: times[name]))
-    assert list(dict.fromkeys(used)) == [one.name for one in device.protocols] == ["LL", "Simple"]
+    assert list(dict.fromkeys(used)) == [protocol.name for protocol in device.protocols] == ["LL", "Simple"]
 
 
 @pytest.mark.parametrize("link", ["nvlink", "pcie"])

@@ -42,13 +42,13 @@ def run(comm: Any, kind: str, size: int, shape: tuple[int, ...], payload: bool =
     group = new_group(comm, size, payload)
     everyone = parts_of(size, shape)
     own = [everyone[at] if payload else np.broadcast_to(np.float32(0), shape) for at in group.mine]
-    found, times = call(group, kind, own, [1e-6 * (at * 7 % 5) for at in group.mine], root)
-    told = [
-        (at, np.array(one), time, traffic[kind].calls, traffic[kind].bytes)
-        for at, one, time, traffic in zip(group.mine, found, times, group.traffic, strict=True)
+    results, times = call(group, kind, own, [1e-6 * (at * 7 % 5) for at in group.mine], root)
+    members = [
+        (at, np.array(result), time, traffic[kind].calls, traffic[kind].bytes)
+        for at, result, time, traffic in zip(group.mine, results, times, group.traffic, strict=True)
     ]
-    shares = group.control.bcast(group.control.gather(told))
-    return [one for share in shares for one in share]
+    shares = group.control.bcast(group.control.gather(members))
+    return [member for share in shares for member in share]
 
 
 def expected(kind: str, size: int, shape: tuple[int, ...], root: int = 0) -> list[np.ndarray]:
@@ -65,8 +65,8 @@ def expected(kind: str, size: int, shape: tuple[int, ...], root: int = 0) -> lis
 def test_collectives_are_right_for_any_number_of_members_and_ranks(comm: Any) -> None:
     for kind in KINDS:
         for size in (comm.size, comm.size + 1, 8):
-            for at, found, *_ in run(comm, kind, size, (5, 3), root=size - 1):
-                np.testing.assert_allclose(found, expected(kind, size, (5, 3), size - 1)[at], rtol=1e-5, atol=1e-6)
+            for at, result, *_ in run(comm, kind, size, (5, 3), root=size - 1):
+                np.testing.assert_allclose(result, expected(kind, size, (5, 3), size - 1)[at], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.mpi(ranks=[2, 3, 4, 6])
@@ -77,25 +77,25 @@ def test_bits_counts_and_times_do_not_depend_on_the_ranks(comm: Any) -> None:
         for payload in (True, False):
             alone = run(MPI.COMM_SELF, kind, 7, (11,), payload, 2)
             shared = run(comm, kind, 7, (11,), payload, 2)
-            assert [one[0] for one in shared] == [*range(7)]
-            for here, there in zip(alone, shared, strict=True):
-                assert here[1].tobytes() == there[1].tobytes()
-                assert here[2:] == there[2:]
+            assert [member[0] for member in shared] == [*range(7)]
+            for of_one, of_many in zip(alone, shared, strict=True):
+                assert of_one[1].tobytes() == of_many[1].tobytes()
+                assert of_one[2:] == of_many[2:]
 
 
 @pytest.mark.mpi(ranks=[1, 2])
 def test_without_payload_the_same_is_counted(comm: Any) -> None:
     for kind in KINDS:
         full, none = (run(comm, kind, 5, (12, 2), payload) for payload in (True, False))
-        assert [one[2:] for one in full] == [one[2:] for one in none]
-        assert [one[1].shape for one in full] == [one[1].shape for one in none]
+        assert [member[2:] for member in full] == [member[2:] for member in none]
+        assert [member[1].shape for member in full] == [member[1].shape for member in none]
 
 
 @pytest.mark.mpi(ranks=[1, 3])
 def test_bytes_are_those_of_rings(comm: Any) -> None:
     """n members, N bytes each that divide: (n-1)/n N a phase, N (n-1) to gather; a broadcast passes N on n-1 times."""
     n, nbytes = 4, 4 * 4 * 3
-    sent = {kind: [one[4] for one in run(comm, kind, n, (4, 3))] for kind in KINDS}
+    sent = {kind: [member[4] for member in run(comm, kind, n, (4, 3))] for kind in KINDS}
     assert sent["reduce_scatter"] == [nbytes * (n - 1) // n] * n
     assert sent["reduce_sum"] == [2 * nbytes * (n - 1) // n] * n
     assert sent["all_gather"] == [nbytes * (n - 1)] * n
@@ -114,14 +114,14 @@ def test_memory_is_touched_as_rings_do(size: int, shape: tuple[int, ...], payloa
     n, nbytes = size, 4 * int(np.prod(shape))
     added, spread = (nbytes * (2 * (n - 1) + 1), nbytes * n), (nbytes * (n - 1), nbytes * (n - 1))
     whole = {"reduce_scatter": added, "reduce_sum": tuple(a + b for a, b in zip(added, spread, strict=True))}
-    whole |= {"all_gather": tuple(n * one for one in spread), "broadcast": spread}  # an array each; one array
+    whole |= {"all_gather": tuple(n * moved for moved in spread), "broadcast": spread}  # an array each; one array
     for kind in KINDS:
         group = new_group(comm, n, payload)
         everyone = parts_of(n, shape)
         own = [everyone[at] if payload else np.broadcast_to(np.float32(0), shape) for at in group.mine]
         call(group, kind, own, [0.0 for _ in group.mine], 0)
-        mine = [(one.read, one.written) for one in group.touched]
-        every = [one for share in group.control.bcast(group.control.gather(mine)) for one in share]
+        mine = [(touched.read, touched.written) for touched in group.touched]
+        every = [member for share in group.control.bcast(group.control.gather(mine)) for member in share]
         assert tuple(map(sum, zip(*every, strict=True))) == whole[kind]
 
 
@@ -141,11 +141,11 @@ def test_all_gather_of_uneven_parts_along_any_axis(comm: Any) -> None:
     group = new_group(comm, 4)
     sizes = [3, 0, 5, 2]
     everyone = [np.full((2, size), at, np.float32) for at, size in enumerate(sizes)]
-    found, _ = group.all_gather([everyone[at] for at in group.mine], [0.0 for _ in group.mine], 1, sizes)
-    for one in found:
-        np.testing.assert_array_equal(one, np.concatenate(everyone, axis=1))
+    gathered, _ = group.all_gather([everyone[at] for at in group.mine], [0.0 for _ in group.mine], 1, sizes)
+    for array in gathered:
+        np.testing.assert_array_equal(array, np.concatenate(everyone, axis=1))
     # A member sends each part but that of the member after it, which begins with it.
-    assert [one["all_gather"].bytes for one in group.traffic] == [
+    assert [traffic["all_gather"].bytes for traffic in group.traffic] == [
         8 * (sum(sizes) - sizes[(at + 1) % 4]) for at in group.mine
     ]
 
@@ -153,8 +153,8 @@ def test_all_gather_of_uneven_parts_along_any_axis(comm: Any) -> None:
 @pytest.mark.mpi(ranks=[1])
 def test_one_member_costs_nothing(comm: Any) -> None:
     for kind in KINDS:
-        ((_, found, time, calls, sent),) = run(comm, kind, 1, (3, 2))
-        np.testing.assert_array_equal(found, parts_of(1, (3, 2))[0])
+        ((_, result, time, calls, sent),) = run(comm, kind, 1, (3, 2))
+        np.testing.assert_array_equal(result, parts_of(1, (3, 2))[0])
         assert (time, calls, sent) == (0.0, 1, 0)
 
 

@@ -26,7 +26,7 @@ GQA = BASE | {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads"
 def every_matrix(folder: Path, share: float) -> dict[str, int]:
     """Ranks of all matrices, all different, none a multiple of the GPUs."""
     matrices = read_config(folder).matrices().items()
-    return {name: max(1, int(share * one.most_rank) - at % 3) for at, (name, one) in enumerate(matrices)}
+    return {name: max(1, int(share * matrix.most_rank) - at % 3) for at, (name, matrix) in enumerate(matrices)}
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +49,9 @@ def reference(folder: Path, ids: list[int]) -> np.ndarray:
     return forward(read_config(folder), load_weights(folder), ids)
 
 
-def close(found: np.ndarray, want: np.ndarray) -> None:
-    assert found.shape == want.shape
-    assert np.abs(found - want).max() < 1e-3
+def close(logits: np.ndarray, want: np.ndarray) -> None:
+    assert logits.shape == want.shape
+    assert np.abs(logits - want).max() < 1e-3
 
 
 @pytest.mark.sample(2)
@@ -112,7 +112,7 @@ def test_every_decomposition_with_ranks_of_its_own_for_each_matrix(method: Any, 
     """Ranks from a third of a matrix to all of it, others in each layer, in models as `meshrt compress` writes them."""
     base = random_checkpoint(GQA, tmp_path / "base", 5)
     matrices = read_config(base).matrices()
-    ranks = {name: one.most_rank * (3 + at % 7) // 9 for at, (name, one) in enumerate(matrices.items())}
+    ranks = {name: matrix.most_rank * (3 + at % 7) // 9 for at, (name, matrix) in enumerate(matrices.items())}
     compress(base, tmp_path / "model", ranks, method, [[*range(90)], [*range(0, 90, 7)]], {})
     want = reference(tmp_path / "model", IDS)
     for scheme, kv in (
@@ -123,21 +123,21 @@ def test_every_decomposition_with_ranks_of_its_own_for_each_matrix(method: Any, 
 
 
 def test_greedy_text_is_the_references(tiny: Path) -> None:
-    ids = [int(one) for one in np.load(Path(__file__).parents[1] / "golden" / "llama-tiny.npz")["ids"][:16]]
+    ids = [int(number) for number in np.load(Path(__file__).parents[1] / "golden" / "llama-tiny.npz")["ids"][:16]]
     want = generate(read_config(tiny), load_weights(tiny), ids, 12)
-    asked = {"prompt_ids": ",".join(map(str, ids)), "max_new_tokens": 12}
+    arguments = {"prompt_ids": ",".join(map(str, ids)), "max_new_tokens": 12}
     for tp in (1, 4):
         for options in ({"scheme": "dense"}, {"scheme": "base"}, {}, {"kv": "lowrank"}):
             for static in (False, True):
-                told = run_lowrank(new_gpus(tp, static=static), tiny, **asked, **options)
-                assert told["result"]["token_ids"] == want
+                report = run_lowrank(new_gpus(tp, static=static), tiny, **arguments, **options)
+                assert report["result"]["token_ids"] == want
 
 
 # ---- what is sent
 
 
-def sent_by_a_gpu(told: dict[str, Any], kind: str) -> int:
-    return int(told["measured"]["collectives"].get(kind, {"bytes": {"max": 0}})["bytes"]["max"])
+def sent_by_a_gpu(report: dict[str, Any], kind: str) -> int:
+    return int(report["measured"]["collectives"].get(kind, {"bytes": {"max": 0}})["bytes"]["max"])
 
 
 def shape_run(model: str, scheme: str, tp: int, **options: Any) -> dict[str, Any]:
@@ -161,13 +161,13 @@ def test_bytes_per_token_and_layer_are_the_closed_form(tp: int, scheme: str) -> 
     }
     numbers["overlapped"] = numbers["deinfer"]
     gathered, summed = (sum(both) for both in zip(*numbers[scheme], strict=True))
-    told = shape_run("llama3-8b", scheme, tp, ratio=0.5, layers=layers, prompt_tokens=tokens, max_new_tokens=new)
+    report = shape_run("llama3-8b", scheme, tp, ratio=0.5, layers=layers, prompt_tokens=tokens, max_new_tokens=new)
     each = 2 * (tp - 1) * (tokens + new - 1) * layers
     for part, (gather, total) in zip(("attention", "mlp"), numbers[scheme], strict=True):  # of all GPUs together
-        assert told["measured"][f"{part}_link_bytes"] == each * (gather + 2 * total)
-    assert sent_by_a_gpu(told, "reduce_sum") == each * 2 * summed // tp
+        assert report["measured"][f"{part}_link_bytes"] == each * (gather + 2 * total)
+    assert sent_by_a_gpu(report, "reduce_sum") == each * 2 * summed // tp
     head = 8 * (tp - 1) * new  # the candidates for each new token: a logit and an id
-    assert sent_by_a_gpu(told, "all_gather") == each * gathered // tp + head
+    assert sent_by_a_gpu(report, "all_gather") == each * gathered // tp + head
 
 
 @pytest.mark.sample(2)
@@ -176,12 +176,12 @@ def test_bytes_per_token_and_layer_are_the_closed_form(tp: int, scheme: str) -> 
 @pytest.mark.parametrize("tp", [4, *(pytest.param(tp, marks=pytest.mark.all) for tp in (1, 2))])
 def test_everything_is_counted_alike_with_numbers_and_by_shape(tp: int, tiny: Path, scheme: str, static: bool) -> None:
     """A model in bfloat16 is charged as one either way, though numbers are computed in float32: bytes, memory, time."""
-    asked = {"prompt_ids": "1,2,3,4,5,6,7", "max_new_tokens": 6, "ignore_eos": True, "block_size": 4}
+    arguments = {"prompt_ids": "1,2,3,4,5,6,7", "max_new_tokens": 6, "ignore_eos": True, "block_size": 4}
     served = {"requests": 5, "prompt_tokens": "3:9", "output_tokens": "2:6", "rate": 2000.0, "block_size": 4}
     kinds: list[dict[str, Any]] = [{}, {"dtype": "float32"}, *([{"kv": "lowrank"}] if scheme == "deinfer" else [])]
     link_bytes = set()
     for options in kinds:
-        for program, given in (("lowrank", asked), ("serve", served)):
+        for program, given in (("lowrank", arguments), ("serve", served)):
             full, none = (
                 run_gpus(new_gpus(tp, payload=payload, static=static), tiny, program, scheme=scheme, **given | options)
                 for payload in (True, False)
@@ -197,8 +197,8 @@ def test_deinfer_computes_every_head_once_and_base_on_every_gpu() -> None:
     """LLaMA3-8B has 32 query heads: tokens x layers x 32 of them."""
     once = (24 + 8) * 3 * 32
     for scheme, times in (("dense", 1), ("base", 8), ("deinfer", 1)):
-        told = shape_run("llama3-8b", scheme, 8, ratio=0.5, layers=3, prompt_tokens=24, max_new_tokens=9)
-        assert told["measured"]["attention_heads"] == times * once
+        report = shape_run("llama3-8b", scheme, 8, ratio=0.5, layers=3, prompt_tokens=24, max_new_tokens=9)
+        assert report["measured"]["attention_heads"] == times * once
 
 
 @pytest.mark.parametrize(
@@ -208,14 +208,14 @@ def test_deinfer_computes_every_head_once_and_base_on_every_gpu() -> None:
 def test_layers_that_are_counted_are_those_that_run(model: str, tp: int, static: bool, layers: int) -> None:
     """Two layers run and counted for the others, and all run: the same counts, and the same time up to rounding, where
     GPUs wait for each other and where they wait for launches."""
-    told = [
+    measured = [
         run_lowrank(
             new_gpus(tp, payload=False, static=static), model, ratio=0.4, kv="lowrank", layers=layers,
             layers_run=run, prompt_tokens=70, max_new_tokens=5, ignore_eos=True,
         )["measured"]
         for run in (2, layers)
     ]  # fmt: skip
-    two, every = told
+    two, every = measured
     assert two.pop("critical_path")["seconds"] == pytest.approx(every.pop("critical_path")["seconds"], rel=1e-9)
     for name in ("mfu", "compute_seconds", "collective_seconds", "energy"):
         assert two.pop(name) == pytest.approx(every.pop(name), rel=1e-9)
@@ -234,22 +234,22 @@ def test_the_same_on_any_number_of_ranks(comm: Any, tmp_path: Path) -> None:
     comm.Barrier()
     want = reference(folder / "model", IDS)
 
-    def found(where: Any) -> list[tuple[bytes, str]]:
+    def outcome(where: Any) -> list[tuple[bytes, str]]:
         runs, texts = [], []
         for scheme, kv in (("dense", "dense"), ("base", "dense"), ("deinfer", "dense"), ("deinfer", "lowrank")):
             logits = logits_of(new_gpus(8, where), folder / "model", scheme, IDS, 9, kv)
             close(logits, want)
-            told = run_lowrank(
+            report = run_lowrank(
                 new_gpus(8, where, static=True), folder / "model", scheme=scheme, kv=kv, prompt_ids="5,6,7",
                 max_new_tokens=3, ignore_eos=True,
             )  # fmt: skip
-            assert told.pop("host")["ranks"] == where.size
-            runs.append((logits.tobytes(), json.dumps(told)))
-            texts.append(told["result"]["token_ids"])
+            assert report.pop("host")["ranks"] == where.size
+            runs.append((logits.tobytes(), json.dumps(report)))
+            texts.append(report["result"]["token_ids"])
         assert all(text == texts[0] for text in texts)
         return runs
 
-    assert found(comm) == on_one_rank(comm, found)
+    assert outcome(comm) == on_one_rank(comm, outcome)
 
 
 # ---- what is refused

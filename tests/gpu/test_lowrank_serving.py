@@ -45,7 +45,7 @@ def test_requests_together_get_what_each_gets_alone(
 ) -> None:
     for tp in (1, 8):
         requests, _ = serve_all(new_gpus(tp, static=static), model, scheme, PROMPTS, NEW, kv)
-        assert [one.new for one in requests] == alone
+        assert [request.new for request in requests] == alone
 
 
 @pytest.mark.sample(3)
@@ -58,8 +58,8 @@ def test_who_runs_out_of_blocks_waits_and_finishes_with_the_same_text(
     requests, steps = serve_all(
         new_gpus(2, static=static), model, "deinfer", PROMPTS, NEW, kv, kv_blocks=6
     )  # fmt: skip
-    assert sum(one.preemptions for one in requests) > 0
-    assert [one.new for one in requests] == alone
+    assert sum(request.preemptions for request in requests) > 0
+    assert [request.new for request in requests] == alone
     assert len(steps.cache.pages.free) == 6 and not steps.cache.pages.tables
 
 
@@ -72,8 +72,8 @@ def test_a_request_that_can_never_fit_is_refused(model: Path) -> None:
 
 def test_a_batch_has_so_many_requests_and_no_more(model: Path, alone: list[list[int]]) -> None:
     requests, _ = serve_all(new_gpus(2), model, "deinfer", PROMPTS, NEW, limits=BatchLimits(batch=2))
-    assert [one.new for one in requests] == alone
-    first = [one.times[0] for one in requests]
+    assert [request.new for request in requests] == alone
+    first = [request.times[0] for request in requests]
     assert len(set(first[:2])) == 1 and first[2] > min(requests[0].times[-1], requests[1].times[-1])
 
 
@@ -82,7 +82,7 @@ def test_requests_are_served_when_they_arrive(model: Path, alone: list[list[int]
     requests, _ = serve_all(
         new_gpus(2), model, "deinfer", PROMPTS[:3], NEW, arrivals=[0.0, 1.0, 1.0 + 1e-3]
     )  # fmt: skip
-    assert [one.new for one in requests] == alone[:3]
+    assert [request.new for request in requests] == alone[:3]
     assert requests[0].times[-1] < 1.0 < requests[1].times[0] < 1.1
     assert requests[2].times[0] < requests[1].times[-1]
 
@@ -92,9 +92,9 @@ def test_prompts_from_a_file_are_served_together(tmp_path: Path) -> None:
     folder = decompose(source, tmp_path / "model", every_matrix(source, 0.9))
     lines = ["Once upon a time", "One day, a dog", "The little girl went to the"]
     (tmp_path / "prompts").write_text("\n".join(lines) + "\n\n")
-    told = run_lowrank(new_gpus(2), folder, prompts=str(tmp_path / "prompts"), max_new_tokens=10)["result"]
+    result = run_lowrank(new_gpus(2), folder, prompts=str(tmp_path / "prompts"), max_new_tokens=10)["result"]
     singly = [run_lowrank(new_gpus(2), folder, prompt=line, max_new_tokens=10)["result"] for line in lines]
-    assert [one["text"] for one in told["requests"]] == [one["text"] for one in singly]
+    assert [request["text"] for request in result["requests"]] == [result["text"] for result in singly]
 
 
 @pytest.mark.mpi(ranks=[2, 4])
@@ -115,10 +115,10 @@ def test_ranks_take_the_same_decisions(comm: Any, scheme: str, kv: str, static: 
             new_gpus(4, where, static=static), folder / "model", scheme, PROMPTS, NEW, kv, kv_blocks=blocks,
             arrivals=[0.0, 1e-4, 2e-4, 1e-3, 2e-3],
         )  # fmt: skip
-        return [(one.new, one.times, one.preemptions) for one in requests]
+        return [(request.new, request.times, request.preemptions) for request in requests]
 
     together = served(comm, 5)
-    roomy, alone = on_one_rank(comm, lambda one: [served(one, blocks) for blocks in (None, 5)])
+    roomy, alone = on_one_rank(comm, lambda ranks: [served(ranks, blocks) for blocks in (None, 5)])
     assert alone == together
     assert [new for new, _, _ in roomy] == [new for new, _, _ in together]
     assert sum(count for _, _, count in together) > 0 == sum(count for _, _, count in roomy)
@@ -144,7 +144,7 @@ def test_memory_decides_how_many_requests_run(model: Path, alone: list[list[int]
     small = new_gpus(1, memory_bytes=int((names["weights"] + 5 * block) / 0.9) + 1)
     requests, steps = serve_all(small, model, "deinfer", prompts, new, limits=limits)
     assert steps.cache.pages.blocks == 4 < needed
-    assert [one.new for one in requests] == [one[:new] for one in alone[2:]]
+    assert [request.new for request in requests] == [ids[:new] for ids in alone[2:]]
     assert small.mine[0].memory.peak <= small.device.memory_bytes
 
 
@@ -155,14 +155,14 @@ def test_the_same_blocks_of_other_sequences(model: Path, alone: list[list[int]])
             new_gpus(1, static=True), model, "deinfer", PROMPTS, NEW, "lowrank", kv_blocks=blocks,
             arrivals=[0.0, 1e-4, 2e-4, 1e-3, 2e-3],
         )  # fmt: skip
-        assert [one.new for one in requests] == alone
+        assert [request.new for request in requests] == alone
 
 
 @pytest.mark.parametrize("size", [1, 3, 16])
 def test_the_size_of_a_block_changes_no_text(model: Path, alone: list[list[int]], size: int) -> None:
     for kv in ("dense", "lowrank", "fused"):
         requests, _ = serve_all(new_gpus(2), model, "deinfer", PROMPTS, NEW, kv, block_size=size)
-        assert [one.new for one in requests] == alone
+        assert [request.new for request in requests] == alone
 
 
 def test_blocks_that_lie_together_are_copied_together(model: Path) -> None:
@@ -180,19 +180,21 @@ def test_blocks_that_lie_together_are_copied_together(model: Path) -> None:
 
 @given(st.lists(st.integers(0, 60), max_size=30))
 def test_runs_are_the_blocks_again(blocks: list[int]) -> None:
-    found = runs(blocks)
-    assert [block + at for _, block, count in found for at in range(count)] == blocks
-    assert [place for place, _, _ in found] == [*np.cumsum([0, *(count for _, _, count in found)])][: len(found)]
-    for (_, block, count), (_, after, _) in pairwise(found):
+    stretches = runs(blocks)
+    assert [block + at for _, block, count in stretches for at in range(count)] == blocks
+    assert [place for place, _, _ in stretches] == [*np.cumsum([0, *(count for _, _, count in stretches)])][
+        : len(stretches)
+    ]
+    for (_, block, count), (_, after, _) in pairwise(stretches):
         assert after != block + count
 
 
 @given(st.integers(1, 5), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 30)), max_size=40))
-def test_pages_are_never_shared_and_never_lost(size: int, asked: list[tuple[int, int]]) -> None:
+def test_pages_are_never_shared_and_never_lost(size: int, lengths_wanted: list[tuple[int, int]]) -> None:
     """Sequences grow (tokens > 0) or leave (0), as long as there is room."""
     pages = Pages(12, size)
     lengths: dict[int, int] = {}
-    for sequence, tokens in asked:
+    for sequence, tokens in lengths_wanted:
         if tokens == 0 and sequence in lengths:
             pages.release(sequence)
             lengths.pop(sequence)
@@ -205,5 +207,5 @@ def test_pages_are_never_shared_and_never_lost(size: int, asked: list[tuple[int,
                 lengths[sequence] = length
         held = [block for table in pages.tables.values() for block in table]
         assert sorted([*held, *pages.free]) == [*range(1, 13)]
-        slots = [pages.slot(one, at) for one, length in lengths.items() for at in range(length)]
+        slots = [pages.slot(holder, at) for holder, length in lengths.items() for at in range(length)]
         assert len(set(slots)) == len(slots) and all(slot >= size for slot in slots)

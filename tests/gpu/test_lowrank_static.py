@@ -38,10 +38,10 @@ def warm_steps(
     requests = [Request(at, (1, 2, 3, 4, 5, at), 20) for at in range(sequences)]
     source = open_weights(gpus, model, family)
     steps = open_model(gpus, family, source, scheme, kv, requests, block_size=4, **options)
-    for one in requests:
-        steps.cache.pages.reserve(one.number, 20)
-    steps.prompts([one.tokens() for one in requests])
-    batch = [Tokens(one.number, [*one.prompt, 7]) for one in requests]
+    for request in requests:
+        steps.cache.pages.reserve(request.number, 20)
+    steps.prompts([request.tokens() for request in requests])
+    batch = [Tokens(request.number, [*request.prompt, 7]) for request in requests]
     steps.new_tokens(batch)
     return steps, batch
 
@@ -122,23 +122,23 @@ def test_eager_steps_do_allocate(model: Path) -> None:
 @pytest.mark.sample(4)
 @pytest.mark.parametrize(("scheme", "kv"), WAYS)
 def test_plans_give_the_eager_logits(model: Path, scheme: str, kv: str) -> None:
-    found = [logits_of(new_gpus(4, static=static), model, scheme, IDS, 3, kv) for static in (False, True)]
-    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+    logits = [logits_of(new_gpus(4, static=static), model, scheme, IDS, 3, kv) for static in (False, True)]
+    np.testing.assert_allclose(logits[0], logits[1], atol=1e-5)
 
 
 def test_one_plan_serves_many_steps(model: Path) -> None:
     """One sequence, blocks of 16: 30 steps in one to two blocks need two plans, each launched as one graph a step."""
-    told = run_lowrank(
+    report = run_lowrank(
         new_gpus(2, static=True), model, prompt_ids="1,2,3", max_new_tokens=25, ignore_eos=True
     )  # fmt: skip
-    assert told["result"]["plans"] == 2
-    decode = told["phases"][1]
+    assert report["result"]["plans"] == 2
+    decode = report["phases"][1]
     assert decode["graph_launches"] == 24
     eager = run_lowrank(new_gpus(2), model, prompt_ids="1,2,3", max_new_tokens=25, ignore_eos=True)
-    assert eager["result"]["token_ids"] == told["result"]["token_ids"]
+    assert eager["result"]["token_ids"] == report["result"]["token_ids"]
     assert eager["phases"][1]["launches"] == decode["launches"]
     assert eager["phases"][1]["graph_launches"] == 0
-    assert eager["measured"]["collectives"] == told["measured"]["collectives"]
+    assert eager["measured"]["collectives"] == report["measured"]["collectives"]
     assert decode["critical_path"]["seconds"] < eager["phases"][1]["critical_path"]["seconds"]
 
 

@@ -49,34 +49,34 @@ def test_a_low_rank_cache_is_compared_where_there_can_be_one(tiny: Path) -> None
 
 def test_figures_of_two_requests() -> None:
     """Tokens at 1, 2, 4 s of a request that came at 0; at 3, 4 s of one that came at 1."""
-    one = Request(0, (1, 2, 3), 3, 0.0, new=[7, 8, 9], times=[1.0, 2.0, 4.0])
-    two = Request(1, (1,), 2, 1.0, new=[7, 8], times=[3.0, 4.0], preemptions=2)
-    told = figures([one, two])
-    assert (told["completed"], told["seconds"], told["prompt_tokens"], told["output_tokens"]) == (2, 4.0, 4, 5)
-    assert (told["requests_per_second"], told["output_tokens_per_second"], told["tokens_per_second"]) == (
-        0.5,
-        1.25,
-        2.25,
-    )
-    assert told["preemptions"] == 2
-    assert told["ttft_ms"]["mean"] == 1500  # 1 s and 2 s
-    assert told["itl_ms"] == {"mean": pytest.approx(4000 / 3), "p50": 1000, "p90": 1800, "p99": 1980}
-    assert told["tpot_ms"]["mean"] == 1250  # 1.5 s and 1 s
-    assert told["e2el_ms"]["mean"] == 3500
+    first = Request(0, (1, 2, 3), 3, 0.0, new=[7, 8, 9], times=[1.0, 2.0, 4.0])
+    second = Request(1, (1,), 2, 1.0, new=[7, 8], times=[3.0, 4.0], preemptions=2)
+    both = figures([first, second])
+    assert (both["completed"], both["seconds"], both["prompt_tokens"], both["output_tokens"]) == (2, 4.0, 4, 5)
+    rates_of_both = both["requests_per_second"], both["output_tokens_per_second"], both["tokens_per_second"]
+    assert rates_of_both == (0.5, 1.25, 2.25)
+    assert both["preemptions"] == 2
+    assert both["ttft_ms"]["mean"] == 1500  # 1 s and 2 s
+    assert both["itl_ms"] == {"mean": pytest.approx(4000 / 3), "p50": 1000, "p90": 1800, "p99": 1980}
+    assert both["tpot_ms"]["mean"] == 1250  # 1.5 s and 1 s
+    assert both["e2el_ms"]["mean"] == 3500
     assert spread([]) is None
 
 
 def test_requests_come_as_asked() -> None:
     requests = random_requests(2000, 50.0, (4, 9), (2, 2), 100, 3)
-    lengths, gaps = [len(one.prompt) for one in requests], np.diff([0.0, *(one.arrival for one in requests)])
-    assert set(lengths) == {4, 5, 6, 7, 8, 9} and {one.limit for one in requests} == {2}
+    lengths, gaps = (
+        [len(request.prompt) for request in requests],
+        np.diff([0.0, *(request.arrival for request in requests)]),
+    )
+    assert set(lengths) == {4, 5, 6, 7, 8, 9} and {request.limit for request in requests} == {2}
     assert (gaps >= 0).all()
     # The mean of 2000 exponential gaps of 20 ms is off by 20 ms / sqrt(2000) in the standard deviation: 5 of them.
     assert gaps.mean() == pytest.approx(0.02, abs=5 * 0.02 / np.sqrt(2000))
-    assert all(0 <= one < 100 for request in requests for one in request.prompt)
-    assert {one.arrival for one in random_requests(5, 0.0, (1, 1), (1, 1), 100, 0)} == {0.0}
-    assert [one.prompt for one in random_requests(9, 1.0, (4, 9), (2, 2), 100, 3)] == [
-        one.prompt for one in random_requests(9, 1.0, (4, 9), (2, 2), 100, 3)
+    assert all(0 <= token < 100 for request in requests for token in request.prompt)
+    assert {request.arrival for request in random_requests(5, 0.0, (1, 1), (1, 1), 100, 0)} == {0.0}
+    assert [request.prompt for request in random_requests(9, 1.0, (4, 9), (2, 2), 100, 3)] == [
+        request.prompt for request in random_requests(9, 1.0, (4, 9), (2, 2), 100, 3)
     ]
 
 
@@ -98,8 +98,8 @@ def serve_by_shape(
         "model": model, "scheme": scheme, "ratio": ratio, "requests": requests, "output_tokens": "6",
         "layers_run": 2, "block_size": 32,
     }  # fmt: skip
-    found: dict[str, Any] = program.run(gpus, **given)
-    return found
+    result: dict[str, Any] = program.run(gpus, **given)
+    return result
 
 
 def rates(
@@ -107,12 +107,12 @@ def rates(
     **load: Any,
 ) -> list[float]:  # fmt: skip
     """New tokens a second; wherever they rise by a tenth, these times have to `fall`."""
-    told = [serve_by_shape(scheme, tp, ratio, link, **load) for tp in tps for ratio in ratios]
-    found = [one["output_tokens_per_second"] for one in told]
-    for (before, one), (after, other) in pairwise(zip(found, told, strict=True)):
+    results = [serve_by_shape(scheme, tp, ratio, link, **load) for tp in tps for ratio in ratios]
+    rates_of_all = [result["output_tokens_per_second"] for result in results]
+    for (before, result), (after, other) in pairwise(zip(rates_of_all, results, strict=True)):
         if after > 1.1 * before:
-            assert all(other[f"{key}_ms"]["mean"] < one[f"{key}_ms"]["mean"] for key in fall)
-    return found
+            assert all(other[f"{key}_ms"]["mean"] < result[f"{key}_ms"]["mean"] for key in fall)
+    return rates_of_all
 
 
 @pytest.mark.parametrize("link", ["nvlink", "pcie"])
@@ -184,9 +184,11 @@ def test_table_1_is_measured(comm: Any) -> None:
     """LLaMA-3-70B, numbers a token and layer. h = 8192, h_kv = 1024, m = 28672, ranks 4916 and 614 as published: Base
     4h + 4h_kv + 4m + 2h; DeInfer gathers 4916 + 2 x 614 and 2 x 4916, and sums 2 x 4916 at twice the cost."""
     shown = []
-    told = deinfer.reproduce(comm, Console(), ("1",), RunStore(), lambda part, name: shown.append((name, part["rows"])))
-    assert shown == [("1", told["rows"])] * (comm.rank == 0)  # as soon as a table is done, on one rank
-    rows = {(row["subject"], row["system"], row["column"]): row for row in told["rows"]}
+    report = deinfer.reproduce(
+        comm, Console(), ("1",), RunStore(), lambda part, name: shown.append((name, part["rows"]))
+    )
+    assert shown == [("1", report["rows"])] * (comm.rank == 0)  # as soon as a table is done, on one rank
+    rows = {(row["subject"], row["system"], row["column"]): row for row in report["rows"]}
     base = rows["LLaMA-3-70B", "Base", "both, as printed"]
     assert base["emulated"] == base["published"] == 167_936 == 6 * 8192 + 4 * 1024 + 4 * 28672
     low = rows["LLaMA-3-70B", "DeInfer", "both, as printed"]
@@ -200,14 +202,16 @@ def test_table_1_is_measured(comm: Any) -> None:
 
 def test_the_published_tables_are_whole() -> None:
     """Table 4's percentages in the text are those of its numbers, such as 76 % less TTFT at TP = 2 without NVLink."""
-    one = deinfer_published.TABLE4["TTFT", "pcie"]["llama3-70b"]
-    assert round(100 * (1 - one["DeInfer"][0] / one["Base"][0])) == 76
+    times = deinfer_published.TABLE4["TTFT", "pcie"]["llama3-70b"]
+    assert round(100 * (1 - times["DeInfer"][0] / times["Base"][0])) == 76
     for models in (*deinfer_published.TABLE4.values(), deinfer_published.TABLE3):
         assert set(models) == set(deinfer_published.MODELS)
         for systems in models.values():
             assert tuple(systems) == deinfer_published.SYSTEMS
     for (column, _), models in deinfer_published.TABLE4.items():
-        assert column in ("TTFT", "ITL") and all(len(line) == 3 for one in models.values() for line in one.values())
+        assert column in ("TTFT", "ITL") and all(
+            len(line) == 3 for system in models.values() for line in system.values()
+        )
 
 
 def test_orders_are_counted() -> None:
@@ -222,9 +226,9 @@ def test_orders_are_counted() -> None:
     assert systems.found.startswith("1 of 2 pairs; not m, TTFT, TP=4, a: Base and DeInfer") and systems.holds is False
     assert sizes.found.startswith("0 of 1 pairs")  # DeInfer's are published alike
     right = orders("4", rows[:2])
-    assert [(one.found, one.holds) for one in right] == [("1 of 1 pairs", True)]
+    assert [(claim.found, claim.holds) for claim in right] == [("1 of 1 pairs", True)]
     missing = orders("4", [rows[0], row("DeInfer", "TTFT, TP=2, a", 4.0, None)])
-    assert [(one.found, one.holds) for one in missing] == [("0 of 0 pairs", None)]
+    assert [(claim.found, claim.holds) for claim in missing] == [("0 of 0 pairs", None)]
 
 
 def test_claims_of_figure_7() -> None:
@@ -242,7 +246,7 @@ def test_claims_of_figure_7() -> None:
         for system in ("Base", "DeInfer")
         for tp, ratio in cells
     ]
-    holds = {one.says: one.holds for one in claims_of("figure7", points)}
+    holds = {claim.says: claim.holds for claim in claims_of("figure7", points)}
     assert holds == {
         "DeInfer gains from compression ratio 20 to 60 %, w/o NVLink": False,
         "DeInfer gains from 2 to 8 GPUs, w/o NVLink": True,
@@ -258,8 +262,8 @@ def test_claims_of_figure_7() -> None:
 
 
 def test_no_number_of_a_table_in_a_log_is_cut_off(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = run_lowrank(new_gpus(1), tiny, max_new_tokens=2)
-    print_table(told | {"phases": [told["phases"][0] | {"name": f"of phase {at}"} for at in range(9)]})
+    report = run_lowrank(new_gpus(1), tiny, max_new_tokens=2)
+    print_table(report | {"phases": [report["phases"][0] | {"name": f"of phase {at}"} for at in range(9)]})
     text = capsys.readouterr().out
     assert "of phase 8" in text and "\N{HORIZONTAL ELLIPSIS}" not in text
     (times,) = (line for line in text.splitlines() if line.startswith("virtual time"))
@@ -279,10 +283,15 @@ def test_run_lowrank(run_meshrt: Callable[..., Any], tiny: Path, tmp_path: Path)
         )  # fmt: skip
         assert done.code == 0, done.stderr
         assert "on 2 GPUs of type a800 over nvlink" in done.stdout
-        told = json.loads(out.read_text())
-        assert (told["schema"], told["program"], told["mesh"], told["host"]["ranks"]) == (1, "lowrank", [2, 1], ranks)
-        assert told["static"] == ("--static" in options)
-        texts.add(told["result"]["text"])
+        report = json.loads(out.read_text())
+        assert (report["schema"], report["program"], report["mesh"], report["host"]["ranks"]) == (
+            1,
+            "lowrank",
+            [2, 1],
+            ranks,
+        )
+        assert report["static"] == ("--static" in options)
+        texts.add(report["result"]["text"])
     assert len(texts) == 1
 
 
@@ -308,34 +317,34 @@ WRONG: list[tuple[list[str], int, str]] = [
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
     """What becomes of all lines of WRONG."""
     return run_lines({str(line): line for line, _, _ in WRONG}, tmp_path_factory.mktemp("lines"))
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), WRONG)
 def test_errors_are_short_and_have_codes(
-    arguments: list[str], code: int, message: str, told: dict[str, tuple[int, str, str]]
+    arguments: list[str], code: int, message: str, outcomes: dict[str, tuple[int, str, str]]
 ) -> None:
-    found, _, err = told[str(arguments)]
-    assert found == code and message in err and "Traceback" not in err
+    exit_code, _, err = outcomes[str(arguments)]
+    assert exit_code == code and message in err and "Traceback" not in err
 
 
 def test_bench_serve(run_meshrt: Callable[..., Any], tmp_path: Path) -> None:
     """Shared out to two ranks, the ways' figures are the same; Base computes every head on each GPU."""
-    asked = ["bench", "serve", "--model", "llama3-8b", "--ratio", "0.4", "--layers-run", "2", "--tp", "4"]
-    asked += ["--requests", "6", "--rate", "40", "--prompt-tokens", "8:20", "--output-tokens", "4"]
-    told = []
+    line = ["bench", "serve", "--model", "llama3-8b", "--ratio", "0.4", "--layers-run", "2", "--tp", "4"]
+    line += ["--requests", "6", "--rate", "40", "--prompt-tokens", "8:20", "--output-tokens", "4"]
+    reports = []
     for ranks in (1, 2):
         out = tmp_path / f"{ranks}.json"
-        done = run_meshrt(*asked, "--json", str(out), ranks=ranks)
+        done = run_meshrt(*line, "--json", str(out), ranks=ranks)
         assert done.code == 0, done.stderr
-        told.append(json.loads(out.read_text()))
-    assert told[0] == told[1]
+        reports.append(json.loads(out.read_text()))
+    assert reports[0] == reports[1]
     assert "TTFT, p99, ms" in done.stdout
-    heads = {way["way"]: way["measured"]["attention_heads"] for way in told[0]["ways"]}
+    heads = {way["way"]: way["measured"]["attention_heads"] for way in reports[0]["ways"]}
     assert heads["base"] == 4 * heads["deinfer"] == 4 * heads["dense"] == 4 * heads["deinfer, lowrank"]
-    assert all(way["result"]["completed"] == 6 for way in told[0]["ways"])
+    assert all(way["result"]["completed"] == 6 for way in reports[0]["ways"])
 
 
 def test_bench_plan(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

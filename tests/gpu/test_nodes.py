@@ -45,14 +45,19 @@ def expected(count: int, kind: str, shape: tuple[int, ...], root: int = 1) -> li
     return [{"reduce_sum": total, "all_gather": np.concatenate(parts, -1), "broadcast": parts[root]}[kind]] * count
 
 
-def told(gpus: Gpus, found: list[np.ndarray]) -> list[Any]:
+def outcomes(gpus: Gpus, results: list[np.ndarray]) -> list[Any]:
     """What each GPU has, when, and what it sent, of all ranks."""
     own = [
-        (gpu.index, array.tobytes(), gpu.now, {kind: (one.bytes, one.between) for kind, one in sent.items()})
-        for gpu, array, sent in zip(gpus.mine, found, gpus.traffic, strict=True)
+        (
+            gpu.index,
+            array.tobytes(),
+            gpu.now,
+            {kind: (traffic.bytes, traffic.between) for kind, traffic in sent.items()},
+        )
+        for gpu, array, sent in zip(gpus.mine, results, gpus.traffic, strict=True)
     ]
     shares = gpus.control.bcast(gpus.control.gather(own))
-    return [one for share in shares for one in share]
+    return [outcome for share in shares for outcome in share]
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4, 6, 8])
@@ -68,21 +73,21 @@ def test_collectives_over_nodes_are_numpys_and_alike_on_any_ranks(comm: Any) -> 
                         for where in (comm, None)
                     )
                     results = []
-                    for one in (gpus, alone):
+                    for machine in (gpus, alone):
                         if not static:
-                            results.append(told(one, call(one, kind, arrays(one, (3, 5)))))
+                            results.append(outcomes(machine, call(machine, kind, arrays(machine, (3, 5)))))
                             continue
-                        with one.recording("plan") as plan:
-                            found = call(one, kind, arrays(one, (3, 5)))
+                        with machine.recording("plan") as plan:
+                            arrays_of_call = call(machine, kind, arrays(machine, (3, 5)))
                         plan.replay()
                         plan.replay()  # it begins anew
-                        results.append(told(one, found))
-                        one.give_up(plan)
+                        results.append(outcomes(machine, arrays_of_call))
+                        machine.give_up(plan)
                     assert results[0] == results[1]
                     for (index, array, *_), want in zip(results[0], expected(count, kind, (3, 5)), strict=True):
                         assert index < count
-                        found = np.frombuffer(array, np.float32).reshape(want.shape)
-                        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
+                        arrays_of_call = np.frombuffer(array, np.float32).reshape(want.shape)
+                        np.testing.assert_allclose(arrays_of_call, want, rtol=1e-5, atol=1e-6)
 
 
 def closed(kind: str, algorithm: str, n: int, s: int, nbytes: int) -> tuple[int, int]:
@@ -117,8 +122,8 @@ def test_bytes_of_each_level_are_those_of_closed_forms(payload: bool, comm: Any)
             for kind in KINDS:
                 gpus = in_nodes(n, s, comm, payload, collectives=algorithm)
                 call(gpus, kind, arrays(gpus, (2, n * s)))
-                own = [(one[kind].bytes - one[kind].between, one[kind].between) for one in gpus.traffic]
-                every = [one for share in gpus.control.bcast(gpus.control.gather(own)) for one in share]
+                own = [(traffic[kind].bytes - traffic[kind].between, traffic[kind].between) for traffic in gpus.traffic]
+                every = [member for share in gpus.control.bcast(gpus.control.gather(own)) for member in share]
                 flat = algorithm == "ring" or n == s
                 want = closed(kind, "ring" if flat else algorithm, n, s, 4 * 2 * n * s)
                 assert tuple(map(sum, zip(*every, strict=True))) == want, (n, s, algorithm, kind)
@@ -134,7 +139,7 @@ def test_times_are_those_of_both_levels(comm: Any) -> None:
     gpus = in_nodes(n, s, comm, False, collectives="hierarchical")
     device, nbytes = gpus.device, 4 * numbers
     gpus.reduce_sum(arrays(gpus, (1, numbers)))
-    inside, between = (max(protocols, key=lambda one: one.share) for protocols in (
+    inside, between = (max(protocols, key=lambda protocol: protocol.share) for protocols in (
         device.nvlink_protocols, device.network_protocols
     ))  # fmt: skip
     want = device.launch_seconds + device.kernel_seconds + max(inside.seconds, between.seconds)
@@ -169,9 +174,11 @@ def test_no_part_is_read_and_written_in_one_step() -> None:
         for algorithm in ALGORITHMS:
             for kind in KINDS:
                 for step in collective(kind, algorithm, size, share, size - 1):
-                    read = {(one.source, part) for one in step for part in one.parts}
-                    written = [(one.target, part) for one in step for part in one.parts if not one.adds]
-                    added = {(one.target, part) for one in step for part in one.parts if one.adds}
+                    read = {(transfer.source, part) for transfer in step for part in transfer.parts}
+                    written = [
+                        (transfer.target, part) for transfer in step for part in transfer.parts if not transfer.adds
+                    ]
+                    added = {(transfer.target, part) for transfer in step for part in transfer.parts if transfer.adds}
                     assert len({*written}) == len(written)
                     assert not read & ({*written} | added) and not {*written} & added
 
@@ -179,7 +186,7 @@ def test_no_part_is_read_and_written_in_one_step() -> None:
 def test_the_fastest_way_is_taken() -> None:
     """By the numbers that are sent: each way alone, and the choice, which is no slower than any. It is not always the
     same one."""
-    found = set()
+    fastest = set()
     for count, node_size in ((16, 8), (16, 4), (16, 1), (32, 2)):
         for numbers in (1, 1 << 12, 1 << 22):
             for kind in KINDS:
@@ -190,30 +197,30 @@ def test_the_fastest_way_is_taken() -> None:
                     took[way] = max(gpu.now for gpu in gpus.mine)
                 best = min(took[way] for way in ALGORITHMS)
                 assert took["auto"] == best
-                found.add(next(way for way in ALGORITHMS if took[way] == best))
-    assert found == {*ALGORITHMS}
+                fastest.add(next(way for way in ALGORITHMS if took[way] == best))
+    assert fastest == {*ALGORITHMS}
 
 
 @pytest.mark.mpi(ranks=[1, 2, 4])
 def test_a_model_over_nodes_has_the_text_of_one_node(comm: Any) -> None:
-    asked: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "prompt_ids": "5,9,2,7",
         "max_new_tokens": 3,
         "ignore_eos": True,
         "scheme": "dense",
         "layers": 2,
     }
-    one = run_gpus(new_gpus(8, comm), "llama-tiny", "llama", **asked)
+    on_one_node = run_gpus(new_gpus(8, comm), "llama-tiny", "llama", **arguments)
     for algorithm in ("auto", *ALGORITHMS):
         for static in (False, True):
             gpus = in_nodes(8, 2, comm, collectives=algorithm, static=static)
-            told = run_gpus(gpus, "llama-tiny", "llama", **asked)
-            assert told["result"]["token_ids"] == one["result"]["token_ids"]
+            report = run_gpus(gpus, "llama-tiny", "llama", **arguments)
+            assert report["result"]["token_ids"] == on_one_node["result"]["token_ids"]
             sent, inside, between = (
-                told["measured"][name]["total"] for name in ("link_bytes", "intra_node_bytes", "inter_node_bytes")
+                report["measured"][name]["total"] for name in ("link_bytes", "intra_node_bytes", "inter_node_bytes")
             )
-            assert sent == inside + between == one["measured"]["link_bytes"]["total"] and inside and between
-            assert told["groups"]["node_size"] == 2
+            assert sent == inside + between == on_one_node["measured"]["link_bytes"]["total"] and inside and between
+            assert report["groups"]["node_size"] == 2
 
 
 @pytest.mark.parametrize("count, more, says", [
@@ -276,13 +283,13 @@ def to_all(gpus: Gpus, table: list[list[int]]) -> list[Any]:
     gpus.all_to_all(parts, outs, table, ROW)
     own = [
         (
-            gpu.index, [one.tobytes() for one in found] if gpus.payload else [], gpu.now, sent["all_to_all"].bytes,
+            gpu.index, [array.tobytes() for array in out] if gpus.payload else [], gpu.now, sent["all_to_all"].bytes,
             sent["all_to_all"].between, gpu.counters.tally["all_to_all_parts"], gpu.counters.collective_seconds,
         )
-        for gpu, found, sent in zip(gpus.mine, outs, gpus.traffic, strict=True)
+        for gpu, out, sent in zip(gpus.mine, outs, gpus.traffic, strict=True)
     ]  # fmt: skip
     shares = gpus.control.bcast(gpus.control.gather(own))
-    return [one for share in shares for one in share]
+    return [outcome for share in shares for outcome in share]
 
 
 def to_all_bytes(n: int, s: int, way: str, link: str, table: list[list[int]]) -> tuple[list[int], list[int], int]:
@@ -328,18 +335,24 @@ def test_all_to_all_over_nodes_is_numpys_and_counted_where_it_goes(comm: Any) ->
                     control = Control(where or Alone(), Board.alone(), "test")
                     return Gpus(n, find_gpu("a800", link=link), control, payload, node_size=s, collectives=way)
 
-                found = to_all(gpus(comm), table)
-                assert found == to_all(gpus(None), table)
-                assert [one[2:] for one in found] == [one[2:] for one in to_all(gpus(comm, payload=False), table)]
-                for at, arrays_, *_ in found:
+                outcomes = to_all(gpus(comm), table)
+                assert outcomes == to_all(gpus(None), table)
+                assert [outcome[2:] for outcome in outcomes] == [
+                    outcome[2:] for outcome in to_all(gpus(comm, payload=False), table)
+                ]
+                for at, arrays_, *_ in outcomes:
                     want = zip(*(rows_of(source, at, line[at]) for source, line in enumerate(table)), strict=True)
                     assert arrays_ == [np.concatenate(each).tobytes() for each in want]
-                closed_forms = [to_all_bytes(n, s, one, link, table) for one in ("ring", "hierarchical")]
-                told_ = [one[3] - one[4] for one in found], [one[4] for one in found], sum(one[5] for one in found)
+                closed_forms = [to_all_bytes(n, s, algorithm, link, table) for algorithm in ("ring", "hierarchical")]
+                sent_ = (
+                    [outcome[3] - outcome[4] for outcome in outcomes],
+                    [outcome[4] for outcome in outcomes],
+                    sum(outcome[5] for outcome in outcomes),
+                )
                 if way == "auto":
-                    assert told_ in closed_forms
+                    assert sent_ in closed_forms
                 else:
-                    assert told_ == closed_forms[way != "ring"]
+                    assert sent_ == closed_forms[way != "ring"]
 
 
 def test_an_all_to_all_takes_what_both_levels_take() -> None:
@@ -349,12 +362,17 @@ def test_an_all_to_all_takes_what_both_levels_take() -> None:
     for rows in (1, 40_000):
         for way in ("ring", "hierarchical", "auto"):
             gpus = in_nodes(n, s, payload=False, collectives=way)
-            found = to_all(gpus, [[rows] * n for _ in range(n)])
-            took[rows, way] = max(one[6] for one in found)
+            outcomes = to_all(gpus, [[rows] * n for _ in range(n)])
+            took[rows, way] = max(outcome[6] for outcome in outcomes)
             device = gpus.device
         nbytes, adapters = ROW * rows, min(s, device.node_adapters) * device.network_bytes_per_second / s
         near, far = (
-            min(protocols, key=lambda one: one.seconds + steps * (one.step_seconds + most / (one.share * rate)))
+            min(
+                protocols,
+                key=lambda protocol: (
+                    protocol.seconds + steps * (protocol.step_seconds + most / (protocol.share * rate))
+                ),
+            )
             for protocols, rate, steps, most in (
                 (device.nvlink_protocols, device.nvlink_bytes_per_second, s - 1, n // s * nbytes),
                 (device.network_protocols, adapters, n // s - 1, s * nbytes),
@@ -371,11 +389,16 @@ def test_an_all_to_all_takes_what_both_levels_take() -> None:
 @pytest.mark.mpi(ranks=[1, 2, 4])
 def test_experts_over_nodes_say_what_they_say_in_one(comm: Any) -> None:
     """Tokens are sent to experts in other nodes, and back."""
-    asked: dict[str, Any] = {"prompt_ids": "5,9,2,7,11", "max_new_tokens": 4, "ignore_eos": True, "experts": "alltoall"}
-    one = run_gpus(new_gpus(8, comm), "mixtral-tiny", "llama", **asked)
+    arguments: dict[str, Any] = {
+        "prompt_ids": "5,9,2,7,11",
+        "max_new_tokens": 4,
+        "ignore_eos": True,
+        "experts": "alltoall",
+    }
+    on_one_node = run_gpus(new_gpus(8, comm), "mixtral-tiny", "llama", **arguments)
     for way in ("ring", "hierarchical"):
-        told = run_gpus(in_nodes(8, 2, comm, collectives=way), "mixtral-tiny", "llama", **asked)
-        assert told["result"]["token_ids"] == one["result"]["token_ids"]
-        calls, before = (each["measured"]["collectives"]["all_to_all"] for each in (told, one))
+        report = run_gpus(in_nodes(8, 2, comm, collectives=way), "mixtral-tiny", "llama", **arguments)
+        assert report["result"]["token_ids"] == on_one_node["result"]["token_ids"]
+        calls, before = (each["measured"]["collectives"]["all_to_all"] for each in (report, on_one_node))
         assert calls["calls"] == before["calls"] and calls["bytes"]["total"] >= before["bytes"]["total"] > 0
-        assert told["measured"]["inter_node_bytes"]["total"] > 0
+        assert report["measured"]["inter_node_bytes"]["total"] > 0

@@ -80,9 +80,9 @@ def test_the_same_bytes_take_less_time(kv: str, link: str, static: bool) -> None
         )["phases"]
         for scheme in ("deinfer", "overlapped")
     )  # fmt: skip
-    for one, other in zip(apart, beside, strict=True):
-        assert one["link_bytes"] == other["link_bytes"]
-        assert one["hidden_seconds"] == 0
+    for phase, other in zip(apart, beside, strict=True):
+        assert phase["link_bytes"] == other["link_bytes"]
+        assert phase["hidden_seconds"] == 0
         assert 0 <= other["hidden_seconds"] <= other["collective_seconds"]
     assert beside[0]["critical_path"]["seconds"] < apart[0]["critical_path"]["seconds"]
     hides = kv != "dense"  # of a new token's kernels only what is rebuilt needs nothing of the others
@@ -93,18 +93,18 @@ def test_the_same_bytes_take_less_time(kv: str, link: str, static: bool) -> None
 
 def test_one_kernel_in_place_of_three_moves_latents_once() -> None:
     """Of S places, in numbers: S r read and S r written for the copy, S w read and S w written to turn keys."""
-    told = [
+    decodes = [
         run_lowrank(new_gpus(1, payload=False), "llama3-8b", kv=kv, **SHAPE)["phases"][1] for kv in ("lowrank", "fused")
     ]
     layers, ranks, width = SHAPE["layers"], 614 + 614, 1024
     steps = SHAPE["max_new_tokens"] - 1
     places = steps * -(-(SHAPE["prompt_tokens"] + 1) // 16) * 16  # whole blocks; 4,097 to 4,101 tokens
     moved = layers * places * 2 * (2 * ranks + 2 * width)
-    assert told[0]["memory_traffic"]["total"] - told[1]["memory_traffic"]["total"] == moved
-    assert told[0]["launches"] - told[1]["launches"] == 2 * layers * steps
+    assert decodes[0]["memory_traffic"]["total"] - decodes[1]["memory_traffic"]["total"] == moved
+    assert decodes[0]["launches"] - decodes[1]["launches"] == 2 * layers * steps
     for key in ("flops", "cache_runs", "cache_blocks", "attention_heads", "link_bytes"):
-        assert told[0][key] == told[1][key]
-    assert told[1]["critical_path"]["seconds"] < told[0]["critical_path"]["seconds"]
+        assert decodes[0][key] == decodes[1][key]
+    assert decodes[1]["critical_path"]["seconds"] < decodes[0]["critical_path"]["seconds"]
 
 
 @pytest.mark.parametrize("scheme", ["dense", "base"])

@@ -41,7 +41,7 @@ def prompts(tmp_path: Path) -> str:
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
-@pytest.mark.parametrize("micro_batches", [3, *(pytest.param(some, marks=pytest.mark.all) for some in (None, 1))])
+@pytest.mark.parametrize("micro_batches", [3, *(pytest.param(count, marks=pytest.mark.all) for count in (None, 1))])
 def test_groups_write_what_one_group_writes_on_any_ranks(
     micro_batches: int | None, mpi_tmp_path: Path, comm: Any
 ) -> None:
@@ -49,50 +49,57 @@ def test_groups_write_what_one_group_writes_on_any_ranks(
     if comm.rank == 0:
         file.write_text("\n".join(PROMPTS) + "\n")
     comm.Barrier()
-    one = run_gpus(new_gpus(2), "llama-tiny", "llama", prompts=str(file), **ASKED)
-    texts = [each["token_ids"] for each in one["result"]["requests"]]
+    one_group = run_gpus(new_gpus(2), "llama-tiny", "llama", prompts=str(file), **ASKED)
+    texts = [each["token_ids"] for each in one_group["result"]["requests"]]
     for tp, pp, dp in GROUPS:
         if tp * pp * dp < comm.size:
             continue
-        found, alone = (
+        together, alone = (
             run_gpus(
                 in_groups(tp, pp, dp, where), "llama-tiny", "llama", prompts=str(file), micro_batches=micro_batches,
                 **ASKED,
             )
             for where in (comm, None)
         )  # fmt: skip
-        assert [each["token_ids"] for each in found["result"]["requests"]] == texts
-        assert outside_host(found) == outside_host(alone)
+        assert [each["token_ids"] for each in together["result"]["requests"]] == texts
+        assert outside_host(together) == outside_host(alone)
 
 
 @pytest.mark.parametrize("scheme", ["dense", "base", "deinfer"])
 def test_one_prompt_in_parts_through_the_stages_of_any_model(tmp_path: Path, scheme: str) -> None:
     model = random_model(tmp_path / "model", GQA)
-    asked: dict[str, Any] = {"prompt_ids": "5,9,2,7,3,8,1", "max_new_tokens": 5, "ignore_eos": True, "scheme": scheme}
-    one = run_gpus(new_gpus(2), model, "llama", **asked)["result"]
+    arguments: dict[str, Any] = {
+        "prompt_ids": "5,9,2,7,3,8,1",
+        "max_new_tokens": 5,
+        "ignore_eos": True,
+        "scheme": scheme,
+    }
+    one_group = run_gpus(new_gpus(2), model, "llama", **arguments)["result"]
     for pp, micro_batches in ((2, None), (2, 1), (2, 5), (2, 9)):
-        told = run_gpus(in_groups(2, pp, 1), model, "llama", micro_batches=micro_batches, **asked)
-        assert told["result"]["token_ids"] == one["token_ids"]
-        assert told["result"]["ttft_seconds"] > 0 and sum(told["result"]["layers_of_stages"]) == one["layers"]
-        by_shape = run_gpus(in_groups(2, pp, 1, payload=False), model, "llama", micro_batches=micro_batches, **asked)
+        report = run_gpus(in_groups(2, pp, 1), model, "llama", micro_batches=micro_batches, **arguments)
+        assert report["result"]["token_ids"] == one_group["token_ids"]
+        assert report["result"]["ttft_seconds"] > 0 and sum(report["result"]["layers_of_stages"]) == one_group["layers"]
+        by_shape = run_gpus(
+            in_groups(2, pp, 1, payload=False), model, "llama", micro_batches=micro_batches, **arguments
+        )
         for whole in ("measured", "phases"):
-            assert by_shape[whole] == told[whole]
+            assert by_shape[whole] == report[whole]
 
 
 def test_bytes_between_stages_are_those_of_activations_and_tokens() -> None:
     """Each of tp GPUs sends [tokens, hidden] to each next stage, and its new tokens, float32, back to the first."""
     tp, pp, new, tokens = 2, 4, 6, 5
-    asked = {
+    arguments = {
         "prompt_ids": "5,9,2,7,3",
         "max_new_tokens": new,
         "ignore_eos": True,
         "scheme": "dense",
         "dtype": "float16",
     }
-    told = run_gpus(in_groups(tp, pp, 1), "llama-tiny", "llama", **asked)
+    report = run_gpus(in_groups(tp, pp, 1), "llama-tiny", "llama", **arguments)
     hidden = read_family(find_model("llama-tiny")).hidden
     want = tp * ((pp - 1) * (tokens + new - 1) * hidden * 2 + new * 4)
-    assert told["measured"]["collectives"]["send"]["bytes"]["total"] == want
+    assert report["measured"]["collectives"]["send"]["bytes"]["total"] == want
 
 
 @pytest.mark.parametrize("pp, count", [(2, 2), (4, 4), (4, 8), (8, 8)])
@@ -106,7 +113,7 @@ def test_bubbles_are_those_of_a_pipeline(pp: int, count: int) -> None:
     answer(open_pipelines(gpus, family, None, how, requests, hold_of(family, how), count), requests)
     idle = sum(gpu.counters.bubble_seconds for gpu in gpus.mine) / len(gpus.mine) / gpus.mine[0].now
     assert idle == pytest.approx((pp - 1) / (count + pp - 1), rel=0.06)
-    assert [one.times[0] for one in requests] == sorted(one.times[0] for one in requests)
+    assert [request.times[0] for request in requests] == sorted(request.times[0] for request in requests)
 
 
 def test_stages_share_layers_and_memory() -> None:
@@ -129,11 +136,11 @@ def test_stages_share_layers_and_memory() -> None:
 
 
 def test_replicas_do_not_wait_for_each_other_but_at_the_end(prompts: str) -> None:
-    told = run_gpus(in_groups(2, 1, 5), "llama-tiny", "llama", prompts=prompts, **ASKED | {"max_new_tokens": 150})
-    lengths = {len(each["token_ids"]) for each in told["result"]["requests"]}
+    report = run_gpus(in_groups(2, 1, 5), "llama-tiny", "llama", prompts=prompts, **ASKED | {"max_new_tokens": 150})
+    lengths = {len(each["token_ids"]) for each in report["result"]["requests"]}
     assert len(lengths) > 1  # they end at different times
-    assert told["measured"]["bubble_seconds"]["max"] > 0
-    assert "send" not in told["measured"]["collectives"]
+    assert report["measured"]["bubble_seconds"]["max"] > 0
+    assert "send" not in report["measured"]["collectives"]
 
 
 @pytest.mark.parametrize("options, settings, says", [

@@ -49,8 +49,8 @@ def quantized(source: Path, out: Path, scheme: CodeScheme, share: float) -> Path
     """The model in a few bits, its matrices with ranks that are all different, some with none."""
     config, checkpoint = read_model(source)
     ranks = {
-        name: rank for at, (name, one) in enumerate(config.matrices().items())
-        if (rank := int(share * one.most_rank) - at % 3) > 0 and at % 5 != 4
+        name: rank for at, (name, matrix) in enumerate(config.matrices().items())
+        if (rank := int(share * matrix.most_rank) - at % 3) > 0 and at % 5 != 4
     }  # fmt: skip
     texts = [[*range(90)]] if scheme.method == "gptq" else None
     quantize(source, out, scheme, ranks, 1, statistics(config, checkpoint), texts)
@@ -76,9 +76,9 @@ def reference(folder: Path, ids: list[int]) -> np.ndarray:
     return forward(read_config(folder, quantized=True), load_weights(folder), ids)
 
 
-def close(found: np.ndarray, want: np.ndarray) -> None:
-    assert found.shape == want.shape
-    assert np.abs(found - want).max() < 1e-3
+def close(logits: np.ndarray, want: np.ndarray) -> None:
+    assert logits.shape == want.shape
+    assert np.abs(logits - want).max() < 1e-3
 
 
 @pytest.mark.sample(3)
@@ -99,10 +99,10 @@ def test_every_way_of_computing_gives_the_same_text(options: dict[str, Any], pla
     config, ids = read_config(place / "milo3", quantized=True), [5, 77, 31]
     want = generate(config, load_weights(place / "milo3"), ids, 4)
     for static in (False, True):
-        told = run_gpus(
+        report = run_gpus(
             new_gpus(2, static=static), place / "milo3", "llama", prompt_ids="5,77,31", max_new_tokens=4, **options
         )
-        assert told["result"]["token_ids"] == want
+        assert report["result"]["token_ids"] == want
 
 
 @pytest.mark.sample(5)
@@ -123,10 +123,10 @@ def test_a_part_of_a_matrix_is_that_of_the_whole_one_and_holds_what_it_touches(n
                     cut = CodedCut(gpu, checkpoint, matrix, form, Hold("unfused", half))
                     part = cut.part(rows, slice(first, last))
                     eye = np.eye(last - first, dtype=np.float32)
-                    found = coded_matmuls(gpu, [eye], [part], [None])[0].T
-                    np.testing.assert_allclose(found, whole[rows, first:last], atol=2e-3 if half else 1e-5)
-                    assert gpu.memory.names["codes"] == len(found) * codes_bytes(form, first, last)
-                    factors = 0 if not form.rank else 2 * form.rank * sum(found.shape)
+                    numbers = coded_matmuls(gpu, [eye], [part], [None])[0].T
+                    np.testing.assert_allclose(numbers, whole[rows, first:last], atol=2e-3 if half else 1e-5)
+                    assert gpu.memory.names["codes"] == len(numbers) * codes_bytes(form, first, last)
+                    factors = 0 if not form.rank else 2 * form.rank * sum(numbers.shape)
                     kept = gpu.memory.names.get("compensators", 0)
                     if half or form.compensator_bits == 16:
                         assert kept == factors
@@ -155,9 +155,9 @@ def test_int3_matmul_is_one_kernel_with_its_own_bytes_and_operations() -> None:
     gpu.dtype = np.dtype(np.float16)
     codes = random_codes(n, k, 64, np.random.default_rng(0))
     x = np.random.default_rng(1).standard_normal((m, k)).astype(np.float32)
-    found = int3_matmul(gpu, x, codes)
+    product = int3_matmul(gpu, x, codes)
     dense = np.concatenate([block.astype(np.float64) for _, block in room_for(codes).blocks()])
-    np.testing.assert_allclose(found, x @ dense.T, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(product, x @ dense.T, rtol=1e-4, atol=1e-3)
     assert gpu.counters.launches == 1 and gpu.counters.flops == 2 * m * k * n
     assert gpu.counters.memory_traffic == n * k * 3 // 8 + 4 * n * k // 64 + 2 * m * (k + n)
     assert gpu.counters.tally == {"dequantized_bytes": 2 * n * k}
@@ -199,10 +199,10 @@ def test_what_a_product_with_a_compensator_costs(way: Any, place: Path) -> None:
         gpu.dtype = np.dtype(np.float16)
         coded = CodedCut(gpu, checkpoint, matrix, form, Hold(way, half)).part(slice(None), slice(None))
         x = np.random.default_rng(1).standard_normal((m, k)).astype(np.float32)
-        found = coded_matmuls(gpu, [x], [coded], [None])[0]
-        np.testing.assert_allclose(found, x @ read_dense(checkpoint, matrix).T, atol=2e-3)
+        product = coded_matmuls(gpu, [x], [coded], [None])[0]
+        np.testing.assert_allclose(product, x @ read_dense(checkpoint, matrix).T, atol=2e-3)
         r, c, f = form.rank, gpu.memory.names["codes"], gpu.memory.names["compensators"]
-        assert f == (2 * r * (k + n) if half else sum(-(-r * one // 64) * 26 for one in (k, n)))
+        assert f == (2 * r * (k + n) if half else sum(-(-r * size // 64) * 26 for size in (k, n)))
         xs, ys, low, dense = 2 * m * k, 2 * m * n, 2 * m * r, 2 * k * n
         moved = {"apart": c + f + 2 * xs + 2 * low + 3 * ys, "fused": c + f + xs + ys,
                  "unfused": c + f + 4 * dense + xs + ys}  # fmt: skip
@@ -248,18 +248,18 @@ def test_counted_alike_with_numbers_and_by_shape(static: bool, place: Path) -> N
 
 def test_a_model_quantized_by_shape_is_the_folder(place: Path) -> None:
     """`--bits 3 --ranks` of the float model counts what its quantized folder does."""
-    folder, asked = place / "tiny3", {"prompt_ids": "1,2,3", "max_new_tokens": 3, "ignore_eos": True}
+    folder, arguments = place / "tiny3", {"prompt_ids": "1,2,3", "max_new_tokens": 3, "ignore_eos": True}
     plain = quantized(find_model("llama-tiny"), place / "plain3", CodeScheme("hqq", 3, 64, False, 16), 0)
-    told = [
-        run_lowrank(new_gpus(4, payload=False), model, **asked, **options)
+    reports = [
+        run_lowrank(new_gpus(4, payload=False), model, **arguments, **options)
         for model, options in ((plain, {}), ("llama-tiny", {"bits": 3}))
     ]
-    assert told[0]["measured"] == told[1]["measured"] and told[0]["phases"] == told[1]["phases"]
-    assert told[0]["result"]["quantized"] == told[1]["result"]["quantized"]
-    ranked = run_lowrank(new_gpus(4, payload=False), "llama-tiny", bits=3, ranks="uniform-12", **asked)
+    assert reports[0]["measured"] == reports[1]["measured"] and reports[0]["phases"] == reports[1]["phases"]
+    assert reports[0]["result"]["quantized"] == reports[1]["result"]["quantized"]
+    ranked = run_lowrank(new_gpus(4, payload=False), "llama-tiny", bits=3, ranks="uniform-12", **arguments)
     sizes = ranked["result"]["quantized"]["bytes"]
     assert sizes["compensators"] == sum(
-        sum(-(-12 * one // 64) * 26 for one in (matrix.rows, matrix.columns))
+        sum(-(-12 * size // 64) * 26 for size in (matrix.rows, matrix.columns))
         for matrix in read_config(find_model("llama-tiny")).matrices().values()
     )
     assert 0 < ranked["measured"]["memory_bytes"]["of_the_fullest"]["compensators"] < sizes["compensators"]
@@ -274,14 +274,14 @@ def test_the_same_on_any_number_of_ranks(comm: Any, tmp_path: Path) -> None:
         quantized(folder / "plain", folder / "model", *FORMS["milo3"])
     meet(comm)
 
-    def found(where: Any) -> tuple[bytes, str]:
-        told = run_lowrank(
+    def outcome(where: Any) -> tuple[bytes, str]:
+        report = run_lowrank(
             new_gpus(8, where, static=True), folder / "model", prompt_ids="5,6,7", max_new_tokens=5, ignore_eos=True
         )
-        assert told.pop("host")["ranks"] == where.size
-        return logits_of(new_gpus(8, where), folder / "model", "dense", IDS, 5).tobytes(), json.dumps(told)
+        assert report.pop("host")["ranks"] == where.size
+        return logits_of(new_gpus(8, where), folder / "model", "dense", IDS, 5).tobytes(), json.dumps(report)
 
-    assert found(comm) == on_one_rank(comm, found)
+    assert outcome(comm) == on_one_rank(comm, outcome)
 
 
 def refused() -> Iterator[tuple[str, dict[str, Any], str]]:

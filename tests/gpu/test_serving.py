@@ -62,15 +62,15 @@ def alone(model: Path) -> list[list[int]]:
 
 def conserved(requests: list[Request], computed: int) -> None:
     """All tokens but the last of each request were computed or found in the cache once, the discarded again."""
-    needed = sum(len(one) - 1 + one.discarded for one in requests)
-    assert computed + sum(one.hit for one in requests) == needed
+    needed = sum(len(request) - 1 + request.discarded for request in requests)
+    assert computed + sum(request.hit for request in requests) == needed
 
 
 @pytest.mark.mpi(ranks=[1, 2])
 @pytest.mark.parametrize("payload", [True, False])
 def test_who_finds_no_room_in_the_hosts_memory_is_computed_anew(comm: Any, payload: bool) -> None:
     """A token of llama-tiny has a key and a value of the GPU's heads in every layer; blocks go out whole."""
-    asked: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "requests": 6, "prompt_tokens": "9:20", "output_tokens": "12:24", "block_size": 4, "kv_blocks": 24,
         "preemption": "swap", "scheme": "dense",
     }  # fmt: skip
@@ -79,17 +79,21 @@ def test_who_finds_no_room_in_the_hosts_memory_is_computed_anew(comm: Any, paylo
     block = 4 * 2 * len(family.layers) * family.kv_heads // 2 * family.head_dim * item
 
     def run(**more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        told = run_gpus(new_gpus(2, comm, payload), "llama-tiny", "serve", **asked | more)
-        return told["result"], told["result"]["host_memory"] | {"swapped": told["measured"].get("swapped_bytes", 0)}
+        report = run_gpus(new_gpus(2, comm, payload), "llama-tiny", "serve", **arguments | more)
+        return report["result"], report["result"]["host_memory"] | {
+            "swapped": report["measured"].get("swapped_bytes", 0)
+        }
 
     free, room = run()
     assert room["limit"] == 4 * 2**30 and room["full"] == 0 and room["max"] % block == 0
     assert free["preemptions"] > 0 and free["tokens_discarded"] == 0
-    some, held = run(swap_space=room["max"] - block)
-    assert held["full"] > 0 and room["max"] - block >= held["max"] > 0 and some["tokens_discarded"] > 0
+    partly, held = run(swap_space=room["max"] - block)
+    assert held["full"] > 0 and room["max"] - block >= held["max"] > 0 and partly["tokens_discarded"] > 0
     none, nothing = run(swap_space=0)
     assert nothing == {"max": 0, "limit": 0, "full": none["preemptions"], "swapped": 0}
-    anew = run_gpus(new_gpus(2, comm, payload), "llama-tiny", "serve", **asked | {"preemption": "recompute"})["result"]
+    anew = run_gpus(new_gpus(2, comm, payload), "llama-tiny", "serve", **arguments | {"preemption": "recompute"})[
+        "result"
+    ]
     for name in ("tokens_discarded", "tokens_computed", "ttft_ms", "e2el_ms", "preemptions"):
         assert none[name] == anew[name]
 
@@ -101,17 +105,17 @@ def test_a_step_by_shape_that_was_counted_by_an_equal_one_counts_the_same(
     model: Path, scheme: str, kv: str, name: str
 ) -> None:
     limits, options = SCHEDULES[name]
-    found = []
+    runs = []
     for payload in (True, False):
         gpus = new_gpus(2, payload=payload)
         requests, steps = serve_all(gpus, model, scheme, PROMPTS, NEW, kv, limits, SOON, **options)
-        told = [(gpu.counters, gpu.now, gpu.host_clock, gpu.memory) for gpu in gpus.mine]
+        gpu_states = [(gpu.counters, gpu.now, gpu.host_clock, gpu.memory) for gpu in gpus.mine]
         phases = {name: (phase.seconds, phase.numbers) for name, phase in gpus.phases.items()}
-        found.append(([one.times for one in requests], str(told), str(gpus.group.traffic), phases))
+        runs.append(([request.times for request in requests], str(gpu_states), str(gpus.group.traffic), phases))
         if not payload and kv == "dense":
-            ends = {time for one in requests for time in one.times}
+            ends = {time for request in requests for time in request.times}
             assert 0 < len(steps.noted) < len(ends)  # of the steps that ended in a token, some were alike
-    assert found[0] == found[1]
+    assert runs[0] == runs[1]
 
 
 @pytest.mark.sample(3)
@@ -125,13 +129,13 @@ def test_every_schedule_gives_the_text_of_each_alone(
         requests, steps = serve_all(
             new_gpus(2, static=static), model, scheme, PROMPTS, NEW, kv, limits, SOON, **options
         )
-        assert [one.new for one in requests] == alone
+        assert [request.new for request in requests] == alone
         conserved(requests, steps.computed)
-        assert (sum(one.preemptions for one in requests) > 0) == ("kv_blocks" in options)
-        assert "keeps" not in options or name != "prefixes" or sum(one.hit for one in requests) > 0
+        assert (sum(request.preemptions for request in requests) > 0) == ("kv_blocks" in options)
+        assert "keeps" not in options or name != "prefixes" or sum(request.hit for request in requests) > 0
         if limits.swap:
             assert steps.gpus.mine[0].counters.tally["swapped_bytes"] > 0
-            assert not steps.swapped and not any(one.discarded for one in requests)
+            assert not steps.swapped and not any(request.discarded for request in requests)
 
 
 @pytest.mark.sample(1)
@@ -150,7 +154,7 @@ def test_experts_and_codes_say_the_references_text(kind: str, tmp_path: Path) ->
         requests, _ = serve_all(
             gpus, folder, "dense", prompts, 5, "dense", limits, SOON, hold=hold, mixing=mixing, **options
         )
-        assert [one.new for one in requests] == want
+        assert [request.new for request in requests] == want
 
 
 @pytest.mark.mpi(ranks=[2, 4])
@@ -161,14 +165,14 @@ def test_the_same_on_any_number_of_ranks(comm: Any, tmp_path: Path) -> None:
     if comm.rank == 0:
         random_model(folder, GQA)
     comm.Barrier()
-    asked = {
+    arguments = {
         "scheme": "deinfer", "kv": "lowrank", "requests": 6, "prompt_tokens": "9", "output_tokens": "7", "rate": 5000.0,
         "random_prefix_len": 5, "block_size": 4, "kv_blocks": 9, "max_prefill_tokens": 6, "chunked_prefill": True,
         "prefix_caching": True, "preemption": "swap", "priorities": 2, "num_warmups": 1, "max_concurrency": 4,
     }  # fmt: skip
-    told = [run_gpus(new_gpus(4, where), folder / "model", "serve", **asked) for where in (MPI.COMM_SELF, comm)]
-    assert {**told[0], "host": 0} == {**told[1], "host": 0}
-    assert told[0]["result"]["preemptions"] > 0 < told[0]["result"]["tokens_hit"]
+    reports = [run_gpus(new_gpus(4, where), folder / "model", "serve", **arguments) for where in (MPI.COMM_SELF, comm)]
+    assert {**reports[0], "host": 0} == {**reports[1], "host": 0}
+    assert reports[0]["result"]["preemptions"] > 0 < reports[0]["result"]["tokens_hit"]
 
 
 # ---- any schedule
@@ -195,16 +199,16 @@ class Shadow:
 
     def run(self, sequences: list[Tokens]) -> list[int]:
         assert sequences
-        for one in sequences:
-            slots = self.pages.slots_of(one.number, 0, len(one.tokens)).tolist()
+        for sequence in sequences:
+            slots = self.pages.slots_of(sequence.number, 0, len(sequence.tokens)).tolist()
             for at, slot in enumerate(slots):
-                prefix = tuple(one.tokens[: at + 1])
-                if at >= one.begin:
+                prefix = tuple(sequence.tokens[: at + 1])
+                if at >= sequence.begin:
                     self.slots[slot] = prefix
-                    self.computed.append((one.number, at))
+                    self.computed.append((sequence.number, at))
                 assert self.slots[slot] == prefix, "what is read is another's"
-        self.now += 1 + sum(len(one.tokens) - one.begin for one in sequences) / 64
-        return [len(one.tokens) * 7 % 5 for one in sequences]
+        self.now += 1 + sum(len(sequence.tokens) - sequence.begin for sequence in sequences) / 64
+        return [len(sequence.tokens) * 7 % 5 for sequence in sequences]
 
     def swap_out(self, number: int, tokens: int) -> bool:
         if sum(map(len, self.swapped.values())) + tokens > self.host:
@@ -227,44 +231,44 @@ calls = st.tuples(st.integers(0, 20), st.integers(1, 12), st.integers(1, 8), st.
     st.integers(1, 9), st.booleans(), st.booleans(), st.sampled_from([0, 7, 1000]), st.none() | st.integers(1, 4),
 )  # fmt: skip
 def test_every_token_is_computed_or_hit_once(
-    asked: list[tuple[int, int, int, int, int]], size: int, more: int, batch: int, tokens: int, chunked: bool,
+    drawn: list[tuple[int, int, int, int, int]], size: int, more: int, batch: int, tokens: int, chunked: bool,
     keeps: bool, swap: int, concurrency: int | None,
 ) -> None:  # fmt: skip
     """Of requests that begin alike, in any blocks, batches and orders; `swap` tokens have room in the host's memory."""
     requests = [
         Request(at, tuple([which] * (length // 2) + [1, 2, 3, 1, 2, 3][: length - length // 2]), limit, arrival / 2,
                 priority=priority)
-        for at, (arrival, length, limit, priority, which) in enumerate(asked)
+        for at, (arrival, length, limit, priority, which) in enumerate(drawn)
     ]  # fmt: skip
-    least = max(-(-(len(one.prompt) + one.limit) // size) for one in requests)
+    least = max(-(-(len(request.prompt) + request.limit) // size) for request in requests)
     steps = Shadow(Pages(least + more, size, keeps), swap)
     limits = BatchLimits(batch, tokens, chunked, concurrency, swap > 0)
     serve(steps, requests, limits)
-    assert all(len(one.new) == one.limit for one in requests)
+    assert all(len(request.new) == request.limit for request in requests)
     conserved(requests, len(steps.computed))
-    for one in requests:
-        positions = [at for number, at in steps.computed if number == one.number]
-        if not one.preemptions:
-            assert positions == [*range(one.hit, len(one) - 1)]
-        assert {*positions} <= {*range(len(one) - 1)}
-    assert keeps or not any(one.hit for one in requests)
+    for request in requests:
+        positions = [at for number, at in steps.computed if number == request.number]
+        if not request.preemptions:
+            assert positions == [*range(request.hit, len(request) - 1)]
+        assert {*positions} <= {*range(len(request) - 1)}
+    assert keeps or not any(request.hit for request in requests)
     assert sorted([*steps.pages.free, *steps.pages.idle]) == [*range(1, least + more + 1)]
     assert not steps.pages.tables and not steps.pages.owners and not steps.swapped
     if concurrency is not None:
-        for one in requests:
-            assert one.sent is not None and one.sent >= one.arrival
-            others = [each for each in requests if each.begin <= one.begin < each.times[-1]]
+        for request in requests:
+            assert request.sent is not None and request.sent >= request.arrival
+            others = [each for each in requests if each.begin <= request.begin < each.times[-1]]
             assert len(others) <= concurrency
 
 
 def test_who_comes_first_is_served_first_of_its_priority() -> None:
     """One at a time; while the first runs, three come."""
-    requests = [Request(at, (at, at), 3, float(at), priority=what) for at, what in enumerate((1, 1, 0, 1))]
+    requests = [Request(at, (at, at), 3, float(at), priority=priority) for at, priority in enumerate((1, 1, 0, 1))]
     steps = Shadow(Pages(9, 4))
     serve(steps, requests, BatchLimits(batch=1))
-    ends = [one.times[-1] for one in requests]
+    ends = [request.times[-1] for request in requests]
     assert ends[2] < ends[0] < ends[1] < ends[3]  # it is even preempted for one of a better priority
-    assert [one.preemptions for one in requests] == [1, 0, 0, 0]
+    assert [request.preemptions for request in requests] == [1, 0, 0, 0]
 
 
 # ---- figures
@@ -272,45 +276,56 @@ def test_who_comes_first_is_served_first_of_its_priority() -> None:
 
 def test_figures_have_the_names_and_definitions_of_vllm() -> None:
     """Sent at 1 and 2 s of a benchmark that began at 1; tokens at 2, 3, 5 s and at 4 s."""
-    one = Request(0, (1, 2, 3), 3, 1.0, new=[7, 8, 9], times=[2.0, 3.0, 5.0])
-    two = Request(1, (1,), 1, 1.5, new=[7], times=[4.0], sent=2.0)
-    told = vllm_figures([one, two], 1.0, parse_goodput("ttft:1500 tpot:1600"), ["ttft", "tpot", "itl", "e2el"], [25])
-    assert told | {"duration": 4.0, "failed": 0, "total_input_tokens": 4, "total_output_tokens": 4} == told
-    assert (told["request_throughput"], told["output_throughput"], told["total_token_throughput"]) == (0.5, 1.0, 2.0)
-    assert told["request_goodput"] == 0.25  # the second has its first token after 2 s
-    assert (told["mean_ttft_ms"], told["median_ttft_ms"], told["std_ttft_ms"], told["p25_ttft_ms"]) == (
+    first = Request(0, (1, 2, 3), 3, 1.0, new=[7, 8, 9], times=[2.0, 3.0, 5.0])
+    second = Request(1, (1,), 1, 1.5, new=[7], times=[4.0], sent=2.0)
+    figures = vllm_figures(
+        [first, second], 1.0, parse_goodput("ttft:1500 tpot:1600"), ["ttft", "tpot", "itl", "e2el"], [25]
+    )
+    assert figures | {"duration": 4.0, "failed": 0, "total_input_tokens": 4, "total_output_tokens": 4} == figures
+    assert (figures["request_throughput"], figures["output_throughput"], figures["total_token_throughput"]) == (
+        0.5,
+        1.0,
+        2.0,
+    )
+    assert figures["request_goodput"] == 0.25  # the second has its first token after 2 s
+    assert (figures["mean_ttft_ms"], figures["median_ttft_ms"], figures["std_ttft_ms"], figures["p25_ttft_ms"]) == (
         1500, 1500, 500, 1250,
     )  # fmt: skip
-    assert (told["mean_tpot_ms"], told["mean_itl_ms"], told["mean_e2el_ms"]) == (1500, 1500, 3000)
-    assert told["max_output_tokens_per_s"] == 1 and told["max_concurrent_requests"] == 2
+    assert (figures["mean_tpot_ms"], figures["mean_itl_ms"], figures["mean_e2el_ms"]) == (1500, 1500, 3000)
+    assert figures["max_output_tokens_per_s"] == 1 and figures["max_concurrent_requests"] == 2
     after = Request(2, (1,), 1, 4.0, new=[7], times=[4.5])  # in the same second as the second's end, but after it
-    assert vllm_figures([one, two, after], 1.0, {}, [], [])["max_concurrent_requests"] == 2
-    assert vllm_figures([two], 1.0, parse_goodput("tpot:0"), [], [])["request_goodput"] == 1 / 3
-    assert vllm_figures([two], 1.0, {}, [], [])["request_goodput"] is None
+    assert vllm_figures([first, second, after], 1.0, {}, [], [])["max_concurrent_requests"] == 2
+    assert vllm_figures([second], 1.0, parse_goodput("tpot:0"), [], [])["request_goodput"] == 1 / 3
+    assert vllm_figures([second], 1.0, {}, [], [])["request_goodput"] is None
 
 
 def test_arrivals_are_those_that_were_asked_for() -> None:
-    def gaps(**asked: Any) -> np.ndarray:
-        return np.diff([one.arrival for one in random_requests(3000, Arrivals(**asked), (1, 1), (1, 1), 9, 3)])
+    def gaps(**options: Any) -> np.ndarray:
+        return np.diff(
+            [request.arrival for request in random_requests(3000, Arrivals(**options), (1, 1), (1, 1), 9, 3)]
+        )
 
     for burstiness in (0.25, 1.0, 4.0):
-        found = gaps(rate=50.0, burstiness=burstiness)
+        intervals = gaps(rate=50.0, burstiness=burstiness)
         # of a gamma distribution: deviation / mean = burstiness^-1/2
-        assert found.std() / found.mean() == pytest.approx(burstiness**-0.5, rel=0.1)
+        assert intervals.std() / intervals.mean() == pytest.approx(burstiness**-0.5, rel=0.1)
         assert random_requests(3000, Arrivals(50.0, burstiness), (1, 1), (1, 1), 9, 3)[-1].arrival == pytest.approx(60)
     assert gaps(rate=50.0, burstiness=float("inf")) == pytest.approx(0.02)
     for ramp, middle in (("linear", 55.0), ("exponential", 1000**0.5)):
-        found = gaps(ramp=ramp, first=10.0, last=100.0)
-        assert [1 / part.mean() for part in (found[:100], found[1450:1550], found[-100:])] == pytest.approx(
+        intervals = gaps(ramp=ramp, first=10.0, last=100.0)
+        assert [1 / part.mean() for part in (intervals[:100], intervals[1450:1550], intervals[-100:])] == pytest.approx(
             [10, middle, 100], rel=0.3
         )
     assert ranged("--prompt-tokens", "10", 0.25) == (7, 13) and ranged("--prompt-tokens", "1", 0.9) == (1, 2)
     begun = random_requests(3, 0.0, (2, 2), (1, 1), 99, 1, prefix=6)
-    assert len({tuple(one.prompt[:6]) for one in begun}) == 1 and len({tuple(one.prompt) for one in begun}) == 3
+    assert (
+        len({tuple(request.prompt[:6]) for request in begun}) == 1
+        and len({tuple(request.prompt) for request in begun}) == 3
+    )
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("options", "words"),
     [({"burstiness": 2.0}, "--burstiness: without a --rate"), ({"rate": 1.0, "burstiness": 0.0}, "is above 0"),
      ({"ramp_up_start_rps": 3.0}, "go with --ramp-up-strategy"), ({"goodput": "ttft"}, "--goodput is"),
      ({"ramp_up_strategy": "linear"}, "is above 0"), ({"percentile_metrics": "x"}, "no 'x'"),
@@ -318,16 +333,16 @@ def test_arrivals_are_those_that_were_asked_for() -> None:
      ({"random_range_ratio": 1.0}, "below 1"), ({"random_range_ratio": 0.5, "prompt_tokens": "2:3"}, "a range already"),
      ({"metric_percentiles": "101"}, "from 0 to 100"), ({"skip_long": True}, "give --trace-file")],
 )  # fmt: skip
-def test_what_a_load_cannot_be_is_refused(asked: dict[str, Any], words: str) -> None:
+def test_what_a_load_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        run_gpus(new_gpus(1, payload=False), "llama-tiny", "serve", **asked)
+        run_gpus(new_gpus(1, payload=False), "llama-tiny", "serve", **options)
 
 
 def test_percentiles_have_their_names() -> None:
-    found = vllm_figures(
+    figures = vllm_figures(
         [Request(0, (1,), 1, 0.0, new=[1], times=[1.0])], 0.0, {}, ["itl"], parse_percentiles("5,99.9")
     )
-    assert {name for name in found if "itl" in name} == {
+    assert {name for name in figures if "itl" in name} == {
         "mean_itl_ms", "median_itl_ms", "std_itl_ms", "p5_itl_ms", "p99.9_itl_ms",
     }  # fmt: skip
 
@@ -335,8 +350,8 @@ def test_percentiles_have_their_names() -> None:
 LOAD = {"requests": 40, "prompt_tokens": "20", "output_tokens": "20", "max_batch": 4}
 
 
-def told_of(**asked: Any) -> dict[str, Any]:
-    result: dict[str, Any] = run_gpus(new_gpus(1, payload=False), "llama-tiny", "serve", **LOAD | asked)["result"]
+def told_of(**options: Any) -> dict[str, Any]:
+    result: dict[str, Any] = run_gpus(new_gpus(1, payload=False), "llama-tiny", "serve", **LOAD | options)["result"]
     return result
 
 
@@ -384,18 +399,18 @@ OWN = "time,prompt_tokens,output_tokens,priority\n0.5,3,2,1\n0.25,4,1,0\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "found", "empty"),
+    ("text", "kind", "expected", "empty"),
     [(AZURE, "azure", [(0, 48, 10), (0.052, 31, 2), (60, 9, 3)], 1), (NEWER, "azure", [(0, 5, 6), (2.25, 7, 8)], 0),
      (BURST, "burstgpt", [(0, 472, 18), (113, 41, 27)], 1), (THIRD, "burstgpt", [(0, 906, 446), (51.5, 36, 29)], 1),
      (OWN, "plain", [(0, 4, 1), (0.25, 3, 2)], 0)],
 )  # fmt: skip
 def test_traces_as_they_are_published(
-    text: str, kind: str, found: list[tuple[float, int, int]], empty: int, tmp_path: Path
+    text: str, kind: str, expected: list[tuple[float, int, int]], empty: int, tmp_path: Path
 ) -> None:
     (tmp_path / "trace").write_text(text)
     trace = read_trace(new_gpus(1).control, str(tmp_path / "trace"), None)
     assert (trace.format, trace.empty) == (kind, empty)
-    assert [(pytest.approx(call.time, abs=1e-6), call.prompt, call.output) for call in trace.calls] == found
+    assert [(pytest.approx(call.time, abs=1e-6), call.prompt, call.output) for call in trace.calls] == expected
     assert len(read_trace(new_gpus(1).control, str(tmp_path / "trace"), 1).calls) == 1
 
 
@@ -413,10 +428,10 @@ def test_of_a_long_trace_only_as_much_is_read_as_was_asked_for(
 
 def test_a_trace_is_replayed(tmp_path: Path) -> None:
     (tmp_path / "azure.csv").write_text(AZURE)
-    told = told_of(trace_file=str(tmp_path / "azure.csv"), requests=None)
-    assert (told["completed"], told["total_input_tokens"], told["total_output_tokens"]) == (3, 88, 15)
-    assert told["trace"] == {"format": "azure", "empty": 1, "too_long": 0}
-    assert 60 < told["duration"] < 60.1
+    result = told_of(trace_file=str(tmp_path / "azure.csv"), requests=None)
+    assert (result["completed"], result["total_input_tokens"], result["total_output_tokens"]) == (3, 88, 15)
+    assert result["trace"] == {"format": "azure", "empty": 1, "too_long": 0}
+    assert 60 < result["duration"] < 60.1
     faster = told_of(trace_file=str(tmp_path / "azure.csv"), requests=None, rate=30.0)
     assert 0.1 < faster["duration"] < 0.2
     (tmp_path / "own.csv").write_text(OWN)
@@ -426,21 +441,23 @@ def test_a_trace_is_replayed(tmp_path: Path) -> None:
 def test_requests_that_are_too_long_are_said_and_left_out_on_demand(tmp_path: Path) -> None:
     """llama-tiny has 512 positions."""
     (tmp_path / "burst.csv").write_text(BURST.replace("472,18", "500,18"))
-    asked = {"trace_file": str(tmp_path / "burst.csv"), "requests": None}
+    arguments = {"trace_file": str(tmp_path / "burst.csv"), "requests": None}
     with pytest.raises(UsageError, match=r"1 of 2 requests .* the model's 512 positions, the first has 500 \+ 18"):
-        told_of(**asked)
-    told = told_of(**asked, skip_long=True)
-    assert (told["completed"], told["trace"]["too_long"]) == (1, 1)
+        told_of(**arguments)
+    result = told_of(**arguments, skip_long=True)
+    assert (result["completed"], result["trace"]["too_long"]) == (1, 1)
 
 
 def test_dialogues_are_prompts_and_lengths(tmp_path: Path) -> None:
     said = [("Once upon a time", "there was a dog"), ("One day", "it rained and rained")]
-    entries: list[Any] = [{"id": "a", "conversations": [{"from": "human", "value": one}, {"from": "gpt", "value": two}]}
-                          for one, two in said]  # fmt: skip
+    entries: list[Any] = [
+        {"id": "a", "conversations": [{"from": "human", "value": question}, {"from": "gpt", "value": reply}]}
+        for question, reply in said
+    ]
     (tmp_path / "dialogues.json").write_text(json.dumps([*entries, {"conversations": [{"value": "alone"}]}]))
-    told = told_of(trace_file=str(tmp_path / "dialogues.json"), requests=None)
-    assert told["completed"] == 2 and told["trace"] == {"format": "sharegpt", "empty": 1, "too_long": 0}
-    assert told["total_input_tokens"] >= 2 and told["total_output_tokens"] >= 2
+    result = told_of(trace_file=str(tmp_path / "dialogues.json"), requests=None)
+    assert result["completed"] == 2 and result["trace"] == {"format": "sharegpt", "empty": 1, "too_long": 0}
+    assert result["total_input_tokens"] >= 2 and result["total_output_tokens"] >= 2
 
 
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "TIMESTAMP,ContextTokens,GeneratedTokens\n", AZURE + "soon,1,2\n",
@@ -452,6 +469,6 @@ def test_what_is_no_trace_is_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_a_trace_that_is_not_there_is_said_to_be() -> None:
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as refused:
         read_trace(new_gpus(1).control, "no.csv", None)
-    assert str(told.value) == "--trace-file no.csv cannot be read: no.csv: No such file or directory"
+    assert str(refused.value) == "--trace-file no.csv cannot be read: no.csv: No such file or directory"

@@ -33,19 +33,19 @@ def arithmetic_alone(**numbers: float) -> GpuDevice:
 def test_waves_of_tiles() -> None:
     """Tiles of 16 x 64 are the smallest. As many as there are SMs take one turn; a column more, and one SM has two."""
     device = arithmetic_alone()
-    one = 2 * 16 * 64 * 4096 / 1e12
+    of_tile = 2 * 16 * 64 * 4096 / 1e12
     for columns, turns in ((1, 1), (64, 1), (65, 1), (4 * 64, 1), (4 * 64 + 1, 2), (8 * 64, 2), (8 * 64 + 1, 3)):
-        assert products_seconds(device, ((16, 4096, columns),), 2) == pytest.approx(turns * one, rel=1e-6)
+        assert products_seconds(device, ((16, 4096, columns),), 2) == pytest.approx(turns * of_tile, rel=1e-6)
 
 
 def test_an_inner_dimension_is_cut_where_sms_would_have_nothing_to_do() -> None:
     """One tile for four SMs: a quarter of 4096 each, and what it takes to add four parts up; less would not be worth
     a block of its own, and an inner dimension of 96 is not cut at all."""
     device = arithmetic_alone(split_seconds=1e-9)
-    one = 2 * 16 * 64 * 4096 / 1e12
-    assert products_seconds(device, ((16, 4096, 64),), 2) == pytest.approx(one / 4 + 1e-9, rel=1e-6)
-    assert products_seconds(device, ((16, 256, 64),), 2) == pytest.approx(one / 32 + 1e-9, rel=1e-6)
-    assert products_seconds(device, ((16, 96, 64),), 2) == pytest.approx(one * 96 / 4096, rel=1e-6)
+    of_tile = 2 * 16 * 64 * 4096 / 1e12
+    assert products_seconds(device, ((16, 4096, 64),), 2) == pytest.approx(of_tile / 4 + 1e-9, rel=1e-6)
+    assert products_seconds(device, ((16, 256, 64),), 2) == pytest.approx(of_tile / 32 + 1e-9, rel=1e-6)
+    assert products_seconds(device, ((16, 96, 64),), 2) == pytest.approx(of_tile * 96 / 4096, rel=1e-6)
 
 
 def test_one_sm_alone_does_not_get_all_of_the_memory() -> None:
@@ -71,13 +71,13 @@ def by_loops(device: GpuDevice, m: int, k: int, n: int) -> float:
             if parts > 1 and inner < 128:
                 continue
             own = [0.0] * device.sms
-            one = max(
+            of_tile = max(
                 2 * rows * columns * inner * device.sms / (device.flops * device.flops_share),
                 2 * (rows + columns) * inner / device.sm_l2_bytes_per_second,
             )
             tiles = ceil(m / rows) * ceil(n / columns) * parts
             for tile in range(min(tiles, device.sms)):
-                own[tile] += one * ceil((tiles - tile) / device.sms)
+                own[tile] += of_tile * ceil((tiles - tile) / device.sms)
             whole = device.memory_bytes_per_second * device.memory_share
             rate = min(whole, sum(time > 0 for time in own) * device.sm_memory_bytes_per_second)
             seconds = (max(own) ** 3 + (2 * (m * k + k * n + m * n) / rate) ** 3) ** (1 / 3)
@@ -90,10 +90,10 @@ def by_loops(device: GpuDevice, m: int, k: int, n: int) -> float:
 @given(st.sampled_from(["a6000", "a40", "a100", "h100"]), SIZES, SIZES, SIZES)
 def test_a_product_is_that_of_plain_loops(name: str, m: int, k: int, n: int) -> None:
     device = GPU_PRESETS[name]
-    found = products_seconds(device, ((m, k, n),), 2)
-    assert found == pytest.approx(by_loops(device, m, k, n), rel=1e-9)
+    seconds = products_seconds(device, ((m, k, n),), 2)
+    assert seconds == pytest.approx(by_loops(device, m, k, n), rel=1e-9)
     least = max(2 * m * k * n / device.flops, 2 * (m * k + k * n + m * n) / device.memory_bytes_per_second)
-    assert found > least
+    assert seconds > least
 
 
 def test_products_of_one_kernel_share_its_waves() -> None:
@@ -136,9 +136,9 @@ def test_operations_are_charged_so() -> None:
     gpu.dtype = np.dtype(np.float16)
     x, w, v = gpu.shaped((64, 4096)), gpu.shaped((4096, 1024)), gpu.shaped((4096, 512))
     matmul(gpu, x, w)
-    one = products_seconds(gpu.device, ((64, 4096, 1024),), 2)
-    assert gpu.counters.compute_seconds == one < products_seconds(gpu.device, ((64, 4096, 1024),), 4)
+    single = products_seconds(gpu.device, ((64, 4096, 1024),), 2)
+    assert gpu.counters.compute_seconds == single < products_seconds(gpu.device, ((64, 4096, 1024),), 4)
     matmuls(gpu, [x, x], [w, v], [None, None])
     both = products_seconds(gpu.device, ((64, 4096, 1024), (64, 4096, 512)), 2)
-    assert gpu.counters.compute_seconds == pytest.approx(one + both)
-    assert one < both < one + products_seconds(gpu.device, ((64, 4096, 512),), 2)
+    assert gpu.counters.compute_seconds == pytest.approx(single + both)
+    assert single < both < single + products_seconds(gpu.device, ((64, 4096, 512),), 2)

@@ -55,17 +55,19 @@ def test_a_trace_has_every_kernel_collective_and_phase_once(name: str, tmp_path:
         phases: dict[str, float] = defaultdict(float)
         for begin, end, kind in lanes[gpu, "phases"]:
             phases[kind] += end - begin
-        assert {one["name"]: 1e6 * one["critical_path"]["seconds"] for one in report["phases"]} == pytest.approx(phases)
+        assert {phase["name"]: 1e6 * phase["critical_path"]["seconds"] for phase in report["phases"]} == pytest.approx(
+            phases
+        )
     last = max(end for line in lanes.values() for _, end, _ in line)
     assert last == pytest.approx(1e6 * measured["critical_path"]["seconds"])
 
 
 @pytest.mark.mpi(ranks=[1])
 def test_who_keeps_a_trace_counts_the_same(tmp_path: Path, comm: Any) -> None:
-    told = [
+    reports = [
         emulate(comm, Board.alone(), load_program("llama", "gpu"), GIVEN["eager"], tp=2, static=True, **more)
         for more in ({}, {"trace": str(tmp_path / "trace.json")})
     ]
-    for report in told:
+    for report in reports:
         report.pop("host")
-    assert told[0] == told[1]
+    assert reports[0] == reports[1]

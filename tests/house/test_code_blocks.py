@@ -103,7 +103,7 @@ SHOWN = [(page, line, shown) for page in PAGES for line, shown in commands(page)
 def parse(command: click.Command, name: str, arguments: list[str], parent: click.Context | None = None) -> None:
     """Raise what click says of a command, an option or a value that there is not; run nothing."""
     if "--help" in arguments or "--version" in arguments:
-        arguments = [one for one in arguments if one not in ("--help", "--version")]
+        arguments = [argument for argument in arguments if argument not in ("--help", "--version")]
         if not arguments:
             return
     context = command.make_context(name, arguments, parent=parent)
@@ -137,18 +137,21 @@ def test_a_line_prints_what_is_shown(
     words = [str(ROOT / word) if word.startswith("examples/") else word for word in shlex.split(line)]
     if words[0] == "python":
         done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, timeout=100, cwd=ROOT)
-        told = done.stdout + done.stderr
+        output = done.stdout + done.stderr
     else:
         ranks = 1
         if words[0] == "mpirun":
             ranks, words = int(words[2]), words[3:]
         words = [str(ROOT / "examples" / word) if word in ("rowsum.py", "tiled.py") else word for word in words[1:]]
         _, out, err, _ = run_meshrt(*words, ranks=ranks)
-        told = out + err
-    printed = [" ".join(text.split()) for text in told.splitlines()]
+        output = out + err
+    printed = [" ".join(text.split()) for text in output.splitlines()]
     for text in shown:
         plain = " ".join(text.split())
-        assert plain == "..." or plain in printed or any(one.startswith(plain) for one in printed), (text, told)
+        assert plain == "..." or plain in printed or any(output_line.startswith(plain) for output_line in printed), (
+            text,
+            output,
+        )
 
 
 PYTHON = [

@@ -50,16 +50,16 @@ EXAMPLES = [*(name for name in ON_MESH if "/" not in name), "tiled.py", "zero.py
 
 def report(comm: Any, name: str, payload: bool = True, file: Path | None = None) -> dict[str, Any]:
     mesh, options, _, _ = ON_MESH[name]
-    found = run_report(comm, str(file or FOLDER / name), mesh, "wse2", payload, **options)
-    return {key: part for key, part in found.items() if key not in ("program", "host")}
+    whole = run_report(comm, str(file or FOLDER / name), mesh, "wse2", payload, **options)
+    return {key: part for key, part in whole.items() if key not in ("program", "host")}
 
 
 @pytest.mark.mpi(ranks=[1, 4])
 @pytest.mark.parametrize("name", ON_MESH)
 def test_a_program_comes_to_what_numpy_does_on_any_ranks(name: str, comm) -> None:
-    found = report(comm, name)
-    assert found["result"] == ON_MESH[name][2]
-    assert found == on_one_rank(comm, lambda one: report(one, name))
+    together = report(comm, name)
+    assert together["result"] == ON_MESH[name][2]
+    assert together == on_one_rank(comm, lambda alone: report(alone, name))
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -82,22 +82,24 @@ def test_the_kernel_comes_to_what_numpy_does_and_shows_a_fault(tmp_path: Path, c
 
 @pytest.mark.mpi(ranks=[1, 3])
 def test_the_step_on_gpus_comes_to_what_numpy_does_and_shows_a_fault(mpi_tmp_path: Path, comm) -> None:
-    def found(file: Path, where: Any = comm, **settings: Any) -> dict[str, Any]:
+    def report_of(file: Path, where: Any = comm, **settings: Any) -> dict[str, Any]:
         report = run_on_gpus(where, str(file), **{"tp": 6, "node_size": 2} | settings)
-        told = where.bcast(report)
-        return {key: part for key, part in told.items() if key not in ("program", "host")}
+        shared = where.bcast(report)
+        return {key: part for key, part in shared.items() if key not in ("program", "host")}
 
     text = (FOLDER / "zero.py").read_text()
     for settings in ({}, {"collectives": "tree"}, {"collectives": "ring"}, {"node_size": None}):
-        one = found(FOLDER / "zero.py", **settings)
-        assert one["result"] == {"wrong": 0}
-        assert one == on_one_rank(comm, lambda alone, settings=settings: found(FOLDER / "zero.py", alone, **settings))
-        assert found(FOLDER / "zero.py", payload=False, **settings)["measured"] == one["measured"]
+        together = report_of(FOLDER / "zero.py", **settings)
+        assert together["result"] == {"wrong": 0}
+        assert together == on_one_rank(
+            comm, lambda alone, settings=settings: report_of(FOLDER / "zero.py", alone, **settings)
+        )
+        assert report_of(FOLDER / "zero.py", payload=False, **settings)["measured"] == together["measured"]
     assert text.count("add(gpu, share,") == 1
     if comm.rank == 0:
         (mpi_tmp_path / "zero.py").write_text(text.replace("add(gpu, share,", "add(gpu, 2 * share,"))
     comm.Barrier()
-    assert found(mpi_tmp_path / "zero.py")["result"]["wrong"] > 0
+    assert report_of(mpi_tmp_path / "zero.py")["result"]["wrong"] > 0
 
 
 def test_every_example_is_tested_and_under_40_lines() -> None:
@@ -110,7 +112,7 @@ def test_every_example_is_tested_and_under_40_lines() -> None:
 def test_what_it_imports_is_what_the_list_says(name: str) -> None:
     """examples/README.md counts lines, modules of meshrt's and names from them."""
     text = (FOLDER / name).read_text()
-    found = [
+    imports = [
         (node.module, alias.name)
         for node in ast.parse(text).body
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("meshrt")
@@ -118,8 +120,8 @@ def test_what_it_imports_is_what_the_list_says(name: str) -> None:
     ]
     (row,) = (line for line in (FOLDER / "README.md").read_text().splitlines() if line.startswith(f"| `{name}` "))
     lines, modules, names, shown = (cell.strip() for cell in row.split("|")[2:6])
-    assert (int(lines), int(modules), int(names)) == (text.count("\n"), len({m for m, _ in found}), len(found))
-    assert sorted(shown.replace(";", ",").split(", ")) == sorted(name for _, name in found)
+    assert (int(lines), int(modules), int(names)) == (text.count("\n"), len({m for m, _ in imports}), len(imports))
+    assert sorted(shown.replace(";", ",").split(", ")) == sorted(name for _, name in imports)
 
 
 def test_the_tutorial_has_eight_steps_under_40_lines() -> None:

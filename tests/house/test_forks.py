@@ -22,8 +22,8 @@ PROGRAMS = {
 @pytest.fixture(scope="module")
 def forked() -> Iterator[Forks]:
     """One for all tests of this file, with --all too."""
-    with forks() as found:
-        yield found
+    with forks() as server:
+        yield server
 
 
 @pytest.fixture
@@ -47,17 +47,17 @@ def program(tmp_path: Path, request: pytest.FixtureRequest) -> str:
 )
 def test_a_fork_ends_and_speaks_as_a_process(program: str, options: str, code: int, forked: Forks) -> None:
     arguments = ["run", program, *options.split()]
-    found = forked.run(arguments, child_environment(), 60)
+    in_fork = forked.run(arguments, child_environment(), 60)
     started = run_ranks([sys.executable, "-m", "meshrt.cli", *arguments])
-    assert found.code == started.code == code
-    assert said(found.stdout) == said(started.stdout)
-    assert found.stderr == started.stderr
-    assert found.stdout or found.stderr or code < 0
+    assert in_fork.code == started.code == code
+    assert said(in_fork.stdout) == said(started.stdout)
+    assert in_fork.stderr == started.stderr
+    assert in_fork.stdout or in_fork.stderr or code < 0
 
 
 def said(stdout: str) -> Any:
     """A report without what the host's clock says, or the text."""
-    return {key: told for key, told in json.loads(stdout).items() if key != "host"} if stdout[:1] == "{" else stdout
+    return {key: value for key, value in json.loads(stdout).items() if key != "host"} if stdout[:1] == "{" else stdout
 
 
 @pytest.mark.parametrize("program", ["sleeps"], indirect=True)
@@ -71,6 +71,6 @@ def test_each_fork_has_its_own_environment_and_folder(
 ) -> None:
     (tmp_path / "mine.py").write_text("import os\ndef run(block):\n    return {'told': os.environ.get('TOLD', 'no')}\n")
     monkeypatch.chdir(tmp_path)
-    for env, told in (({"TOLD": "yes"}, "yes"), ({}, "no")):
+    for env, expected in (({"TOLD": "yes"}, "yes"), ({}, "no")):
         done = forked.run(["run", "mine.py", "--json", "-"], child_environment() | env, 60)
-        assert f'"told": "{told}"' in done.stdout, done.stderr
+        assert f'"told": "{expected}"' in done.stdout, done.stderr

@@ -24,12 +24,12 @@ TABLE = runpy.run_path(str(CHECKOUT / "ci" / "mutations.py"))
 
 def test_every_mutation_can_be_made_and_is_python() -> None:
     assert len(set(TABLE["MUTATIONS"])) == len(TABLE["MUTATIONS"]) >= 60
-    for file, ones in groupby(TABLE["MUTATIONS"], key=lambda one: one.file):
+    for file, mutations in groupby(TABLE["MUTATIONS"], key=lambda mutation: mutation.file):
         text = (CHECKOUT / file).read_text()
         parsed = None if file.endswith((".c", ".h")) else ast.dump(ast.parse(text))
-        for one in ones:
-            assert one.made(text) != text, one
-            assert parsed is None or ast.dump(ast.parse(one.made(text))) != parsed, one
+        for mutation in mutations:
+            assert mutation.made(text) != text, mutation
+            assert parsed is None or ast.dump(ast.parse(mutation.made(text))) != parsed, mutation
 
 
 @cache
@@ -38,18 +38,18 @@ def text_of(path: str) -> str:
 
 
 def test_every_mutation_has_tests() -> None:
-    for one in TABLE["MUTATIONS"]:
-        assert one.test_files
-        for test in one.test_files:
+    for mutation in TABLE["MUTATIONS"]:
+        assert mutation.test_files
+        for test in mutation.test_files:
             path, _, name = test.partition("::")
             assert re.search(rf"^def {name or 'test_'}", text_of(path), re.MULTILINE), test
 
 
 @pytest.mark.parametrize("text", ["", "x = 1; x = 1"])
 def test_a_text_that_is_not_there_once_is_an_error(text: str) -> None:
-    one = TABLE["Mutation"]("meshrt/mesh/wires/fabric.py", "x = 1", "x = 2", "test_fabric.py")
+    mutation = TABLE["Mutation"]("meshrt/mesh/wires/fabric.py", "x = 1", "x = 2", "test_fabric.py")
     with pytest.raises(ValueError, match=r"meshrt/mesh/wires/fabric\.py has 'x = 1' [02] times, not once"):
-        one.made(text)
+        mutation.made(text)
 
 
 def test_a_mutation_is_compiled_with_every_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +68,6 @@ def test_a_mutation_is_compiled_with_every_module(tmp_path: Path, monkeypatch: p
         runpy.run_path(str(CHECKOUT / "ci" / "mutants"))["compile_modules"](tmp_path)
         defined = f"-DMESHRT_SOURCES={sources.checksum.__wrapped__(tmp_path / 'meshrt')}"
         for target, module in zip(targets, modules, strict=True):
-            assert all(one in target.read_text() for one in [*module["sources"], defined])
+            assert all(word in target.read_text() for word in [*module["sources"], defined])
     compiled = [source for module in modules for source in module["sources"]]
-    assert all(one.file in compiled for one in TABLE["MUTATIONS"] if one.file.endswith(".c"))
+    assert all(mutation.file in compiled for mutation in TABLE["MUTATIONS"] if mutation.file.endswith(".c"))

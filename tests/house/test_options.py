@@ -27,11 +27,11 @@ def run(block: Any, *, sampling: Sampling, name: Annotated[str, "whose"] = "a") 
 
 
 def test_fields_of_a_group_are_options_with_what_they_say() -> None:
-    found = {option.name: option for option in options_of("own", grouped(run))}
-    assert [(name, option.kind, option.default) for name, option in found.items()] == [
+    options = {option.name: option for option in options_of("own", grouped(run))}
+    assert [(name, option.kind, option.default) for name, option in options.items()] == [
         ("top", int, 3), ("heat", float, 0.5), ("name", str, "a"),
     ]  # fmt: skip
-    assert (found["top"].help, found["top"].least) == ("of the likeliest", 1)
+    assert (options["top"].help, options["top"].least) == ("of the likeliest", 1)
     assert grouped(run).__doc__ == "One line."
 
 
@@ -54,7 +54,7 @@ def test_a_users_program_may_have_groups() -> None:
 
 
 def test_two_groups_with_one_name_are_no_program() -> None:
-    def own(block: Any, *, one: Sampling, other: Both) -> None: ...
+    def own(block: Any, *, first: Sampling, second: Both) -> None: ...
 
     with pytest.raises(ValueError, match="duplicate parameter name: 'top'"):
         grouped(own)

@@ -53,17 +53,17 @@ def _imports(path: Path, for_types: bool = True) -> list[str]:
 
     Those under `if TYPE_CHECKING:`, which are never loaded, are left out on request.
     """
-    found: list[str] = []
+    names: list[str] = []
     for part in _body(path):
         if not for_types and isinstance(part, ast.If) and "TYPE_CHECKING" in ast.unparse(part.test):
             continue
         for node in STATEMENTS([part]):
             if isinstance(node, ast.Import):
-                found += [alias.name for alias in node.names]
+                names += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{path}: relative import"
-                found += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return found
+                names += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return names
 
 
 def _layer(module: str) -> str | None:
@@ -82,8 +82,8 @@ def _of_meshrt(path: Path) -> set[str]:
 
 def test_every_package_is_listed_and_mapped() -> None:
     folders = {path.parent.relative_to(ROOT).parts for layer in LAYERS for path in (ROOT / layer).rglob("__init__.py")}
-    found = {".".join(parts if parts[0] == "meshrt" else ("meshrt", *parts)) for parts in folders}
-    assert set(SETUPTOOLS["packages"]) == found | {f"meshrt.{folder}" for folder in TEXTS}
+    packages = {".".join(parts if parts[0] == "meshrt" else ("meshrt", *parts)) for parts in folders}
+    assert set(SETUPTOOLS["packages"]) == packages | {f"meshrt.{folder}" for folder in TEXTS}
     assert SETUPTOOLS["package-dir"] == {f"meshrt.{layer}": layer for layer in (*LAYERS[1:], *TEXTS)}
     for layer in LAYERS[1:]:
         assert (ROOT / "meshrt" / layer).resolve() == ROOT / layer
@@ -171,8 +171,8 @@ def test_heavy_libraries_are_imported_late() -> None:
                 continue
             assert not set(_imports(path)) & {f"meshrt.models.{name}" for name in training}, path
             if not reading & {path, path.parent}:
-                found = {name for name in _imports(path) if name.split(".")[0] in onnx}
-                assert not found, f"{path}: {found}"
+                libraries = {name for name in _imports(path) if name.split(".")[0] in onnx}
+                assert not libraries, f"{path}: {libraries}"
                 late = path in (COMMANDS / "import_.py", ROOT / "studies" / "fuzz" / "worker.py")
                 theirs = {name for name in _imports(path) if name.startswith("meshrt.models.onnx")}
                 assert late or not theirs, f"{path}: {theirs}"
@@ -211,14 +211,14 @@ def _arrows() -> dict[str, set[str]]:
             modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     arrows = {}
     for name, path in modules.items():
-        found = set()
+        imported = set()
         for node in STATEMENTS(_body(path)):
             if isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
+                imported |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 each = {f"{node.module}.{alias.name}" for alias in node.names}
-                found |= {one if one in modules else str(node.module) for one in each}
-        arrows[name] = found & modules.keys() - {name}
+                imported |= {full_name if full_name in modules else str(node.module) for full_name in each}
+        arrows[name] = imported & modules.keys() - {name}
     return arrows
 
 
@@ -226,7 +226,7 @@ def _in_circles(arrows: dict[str, set[str]]) -> set[str]:
     """What is left when what imports, or is imported by, nothing that is left is taken out, again and again."""
     left = set(arrows)
     while True:
-        kept = {name for name in left if arrows[name] & left and any(name in arrows[one] for one in left)}
+        kept = {name for name in left if arrows[name] & left and any(name in arrows[other] for other in left)}
         if kept == left:
             return left
         left = kept
@@ -243,10 +243,10 @@ def test_no_arrow_goes_up_or_across() -> None:
     arrows = _arrows()
     for room, strangers in STRANGERS.items():
         inside = [name for name in arrows if f"{name}.".startswith(f"meshrt.{room}.")]
-        above = tuple(f"meshrt.{one}." for one in strangers)
-        assert inside and all(any(f"{name}.".startswith(one) for name in arrows) for one in above), room
+        above = tuple(f"meshrt.{stranger}." for stranger in strangers)
+        assert inside and all(any(f"{name}.".startswith(prefix) for name in arrows) for prefix in above), room
         for name in inside:
-            assert not [one for one in arrows[name] if f"{one}.".startswith(above)], name
+            assert not [imported for imported in arrows[name] if f"{imported}.".startswith(above)], name
 
 
 def test_only_the_commands_know_the_studies() -> None:
@@ -293,7 +293,7 @@ def test_the_packages_licence_is_the_one_beside_it() -> None:
 @pytest.mark.parametrize("name", machines())
 def test_a_machine_has_what_is_asked_of_it(name: str) -> None:
     kind, of_devices = find_machine(name), {"ONE_MEMORY", "QUICK", "fullest", "with_memory"}
-    asked = {"PRESETS", "SHARED", "SUMMARY", "TIMELINE", "ceilings", "gather", "open_machine", "rows", "title"}
-    assert {*kind.__all__} == asked | (of_devices if name != "mesh" else set())
+    every_machines = {"PRESETS", "SHARED", "SUMMARY", "TIMELINE", "ceilings", "gather", "open_machine", "rows", "title"}
+    assert {*kind.__all__} == every_machines | (of_devices if name != "mesh" else set())
     assert all(re.search(rf"\b{word}\b", str(meshrt.machine.__doc__)) for word in kind.__all__)
     assert all(kinds.find(name, path) for path in kind.SUMMARY)

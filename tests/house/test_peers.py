@@ -65,9 +65,9 @@ def test_the_loop_of_meshgemm_multiplies_and_is_in_time(tmp_path: Path, width: i
     assert compiler is not None
     program, steps = tmp_path / "meshgemm", width - 1
     subprocess.run([compiler, "-std=c99", "-O1", str(PEERS / "meshgemm.c"), "-o", str(program)], check=True)
-    told = subprocess.run([program, str(width), str(side), str(steps)], check=True, capture_output=True, text=True)
+    finished = subprocess.run([program, str(width), str(side), str(steps)], check=True, capture_output=True, text=True)
     messages, cycles, last = map(
-        float, re.findall(r": (\d+) messages, (\d+) cycles, C ends with (\S+),", told.stdout)[0]
+        float, re.findall(r": (\d+) messages, (\d+) cycles, C ends with (\S+),", finished.stdout)[0]
     )
     assert messages == 2 * width**2 * steps and cycles >= steps * side**3
 

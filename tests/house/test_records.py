@@ -56,9 +56,11 @@ def test_it_is_what_the_standard_library_makes(options: dict[str, Any]) -> None:
     ours, theirs = (
         [kind(x=1), kind(x=1, note="b"), kind(x=1, parts=[2]), kind(x=2, secret=3)] for kind in (point, standard)
     )
-    assert [repr(one) for one in ours] == [repr(one) for one in theirs]
-    assert [one == other for one in ours for other in ours] == [one == other for one in theirs for other in theirs]
-    assert [dataclasses.asdict(one) for one in ours] == [dataclasses.asdict(one) for one in theirs]
+    assert [repr(record) for record in ours] == [repr(record) for record in theirs]
+    assert [record == other for record in ours for other in ours] == [
+        record == other for record in theirs for other in theirs
+    ]
+    assert [dataclasses.asdict(record) for record in ours] == [dataclasses.asdict(record) for record in theirs]
     assert (nothing() == nothing()) is (standard_nothing() == standard_nothing())
     assert repr(nothing()) == repr(standard_nothing())
     assert ours[0] != theirs[0] and ours[0] != 1
@@ -73,7 +75,7 @@ def test_its_signature_is_that_of_the_standard_librarys(options: dict[str, Any],
     if is_made:
         for point, nothing in classes:
             point(x=1), nothing()
-    ours, theirs = ([str(inspect.signature(one)) for one in pair] for pair in classes)
+    ours, theirs = ([str(inspect.signature(kind)) for kind in pair] for pair in classes)
     assert ours == theirs
 
 

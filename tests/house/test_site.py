@@ -21,11 +21,11 @@ ROOT = Path(__file__).parents[2]
 def test_every_page_of_the_documentation_has_its_place() -> None:
     named = set(re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text()))
     docs = ROOT / "docs"
-    there = {str(path.relative_to(docs)) for path in docs.rglob("*.md") if path.parent.name != "decisions"}
-    assert named == there | {"decisions/README.md", "index.md"}
+    pages = {str(path.relative_to(docs)) for path in docs.rglob("*.md") if path.parent.name != "decisions"}
+    assert named == pages | {"decisions/README.md", "index.md"}
 
 
-def there(site: Path, link: str) -> bool:
+def leads_somewhere(site: Path, link: str) -> bool:
     """Is there what a link of the first page leads to? Some lead to what lies beside docs/ in a checkout alone."""
     return (site / link).exists() or (ROOT / link).is_file()
 
@@ -41,7 +41,9 @@ def test_the_pages_are_built(tmp_path: Path) -> None:
     assert "meshrt" in (tmp_path / "site" / "start" / "index.html").read_text()
     first = (tmp_path / "site" / "index.html").read_text()
     assert "A mesh emulator" in first and 'href="start/"' in first and 'href="docs/' not in first
-    assert not [link for link in re.findall(r'<a href="([a-z][^":#]*)"', first) if not there(tmp_path / "site", link)]
+    assert not [
+        link for link in re.findall(r'<a href="([a-z][^":#]*)"', first) if not leads_somewhere(tmp_path / "site", link)
+    ]
     step = "examples/tutorial/1_shift.py"
     assert f'href="../{step}"' in (tmp_path / "site" / "tutorial" / "index.html").read_text()
     assert (tmp_path / "site" / step).read_text() == (ROOT / step).read_text()
@@ -54,9 +56,9 @@ def test_public_ci_runs_the_command_of_the_house() -> None:
 
 def test_every_picture_is_made_by_the_script_and_shown() -> None:
     docs = ROOT / "docs"
-    there = {path.name for path in (docs / "pictures").iterdir()}
+    pictures = {path.name for path in (docs / "pictures").iterdir()}
     shown = {name for page in docs.rglob("*.md") for name in re.findall(r"\(pictures/([^)]+)\)", page.read_text())}
-    assert there == shown == {f"{name}.png" for name in PICTURES}
+    assert pictures == shown == {f"{name}.png" for name in PICTURES}
 
 
 def test_a_picture_of_the_gallery_is_what_the_script_makes_of_it(tmp_path: Path) -> None:

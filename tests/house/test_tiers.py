@@ -81,28 +81,28 @@ def collected(suite: Path, *arguments: str) -> dict[str, list[str]]:
     argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "mpi_plugin", "-p", "tiers", *arguments]
     done = run_ranks(argv, 1, nested_pytest(), cwd=suite)
     assert done.code == 0, done.stdout + done.stderr
-    found: dict[str, list[str]] = {}
+    sets: dict[str, list[str]] = {}
     for name, parameters in re.findall(r"::test_(\w+)\[(.*)\]", done.stdout):
         ranks = re.search(r"ranks=\d", parameters)
-        found.setdefault(f"{name} {ranks[0]}" if ranks else name, []).append(re.findall(r"\b\d\b", parameters)[-1])
-    return found
+        sets.setdefault(f"{name} {ranks[0]}" if ranks else name, []).append(re.findall(r"\b\d\b", parameters)[-1])
+    return sets
 
 
 def test_the_default_tier_has_every_test_and_number_of_ranks_with_a_sample(suite: Path) -> None:
-    found = collected(suite)
+    ran = collected(suite)
     several = []
     grids = {"on_ranks": (1, "012345678"), "large": (2, "08"), "never_alone": (2, "012345678"), "single": (1, "0")}
     for name, (least, sets) in grids.items():
         # One set is on any number, of up to 6, and the others are on the least.
-        by_ranks = {int(key[-1]): found.pop(key) for key in [*found] if key.startswith(f"{name} ")}
-        assert sorted(one for its in by_ranks.values() for one in its) == [*sets]
+        by_ranks = {int(key[-1]): ran.pop(key) for key in [*ran] if key.startswith(f"{name} ")}
+        assert sorted(number for its in by_ranks.values() for number in its) == [*sets]
         by_ranks.pop(least, None)
         assert {*by_ranks} <= {2, 3, 4} and sum(map(len, by_ranks.values())) <= 1
         several += by_ranks
     assert 0 < len(several) < len(grids)
-    assert {name: len(sets) for name, sets in found.items()} == {"plain": 9, "sampled": 3, "half_of_all": 5}
-    assert found["sampled"] == ["0", "4", "8"]
-    assert found["half_of_all"] == [*"02468"]
+    assert {name: len(sets) for name, sets in ran.items()} == {"plain": 9, "sampled": 3, "half_of_all": 5}
+    assert ran["sampled"] == ["0", "4", "8"]
+    assert ran["half_of_all"] == [*"02468"]
 
 
 def test_under_mpirun_all_sets_for_its_ranks_run(suite: Path) -> None:
@@ -118,9 +118,9 @@ def test_under_mpirun_all_sets_for_its_ranks_run(suite: Path) -> None:
 
 def test_what_is_drawn_is_any_and_always_the_same() -> None:
     names, items = [f"test_{k}" for k in range(60)], [object() for _ in range(5)]
-    found = [drawn(name, items) for name in names]
-    assert found == [drawn(name, items) for name in names]
-    assert set(found) == set(items) and drawn("test_0", items[:1]) is items[0]
+    draws = [drawn(name, items) for name in names]
+    assert draws == [drawn(name, items) for name in names]
+    assert set(draws) == set(items) and drawn("test_0", items[:1]) is items[0]
 
 
 def test_all_of_them_run_with_all(suite: Path) -> None:
@@ -128,8 +128,8 @@ def test_all_of_them_run_with_all(suite: Path) -> None:
     whole |= {"never_alone ranks=2", "never_alone ranks=4", "half_of_all"}
     whole |= {f"large ranks={ranks}" for ranks in (2, 4, 6, 8)}
     single = dict.fromkeys((f"single ranks={ranks}" for ranks in (1, 2, 4)), 1)
-    found = Counter({name: len(sets) for name, sets in collected(suite, "--all").items()})
-    assert found == dict.fromkeys(whole, 9) | single
+    counts = Counter({name: len(sets) for name, sets in collected(suite, "--all").items()})
+    assert counts == dict.fromkeys(whole, 9) | single
 
 
 def test_a_third_of_the_examples_is_drawn_and_with_all_every_one(suite: Path) -> None:
@@ -185,11 +185,11 @@ def test_a_sample_is_spread_from_the_first_to_the_last() -> None:
 def test_what_is_marked_is_listed() -> None:
     """docs/tests.md has the name of each test that the default tier leaves out or has a sample of, and no other."""
     named = set(re.findall(r"`(test_\w+)`", (TESTS.parent / "docs" / "tests.md").read_text()))
-    found = set()
+    marked = set()
     for path in TESTS.glob("*/test_*.py"):
         text = path.read_text()
         for node in ast.parse(text).body if "mark.all" in text or "mark.sample" in text else ():
             if isinstance(node, ast.FunctionDef):
                 marks = " ".join(map(ast.unparse, node.decorator_list))
-                found |= {node.name} if re.search(r"mark\.(all|sample)\b", marks) else set()
-    assert found == named
+                marked |= {node.name} if re.search(r"mark\.(all|sample)\b", marks) else set()
+    assert marked == named

@@ -48,8 +48,8 @@ def test_a_worker_that_ends_in_a_test_takes_no_other_test_with_it(fatal: str) ->
     workers = [joined(scheduler, next(numbers)) for _ in range(2)]
     scheduler.schedule()
     while any(ready := [(worker, at) for worker in workers if (at := worker.next()) is not None]):
-        for one, at in ready:
-            worker: Any = one
+        for ready_worker, at in ready:
+            worker: Any = ready_worker
             begun.append(TESTS[at])
             if TESTS[at] == fatal:
                 workers.remove(worker)

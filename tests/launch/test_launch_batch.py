@@ -14,12 +14,12 @@ from meshrt.launch.batch import BatchJob, clock_time, parse_memory, parse_time
 from meshrt.launch.sweep import MOST_RUNS, expand, parse_axis
 
 
-def batch(**asked: Any) -> BatchJob:
-    return BatchJob(**{"ranks": 8, "runs": (("run", "gemm"),)} | asked)
+def batch(**options: Any) -> BatchJob:
+    return BatchJob(**{"ranks": 8, "runs": (("run", "gemm"),)} | options)
 
 
 @pytest.mark.parametrize(
-    ("asked", "spread"),
+    ("options", "spread"),
     [
         ({}, None),
         ({"nodes": 4}, (2, 2, 2, 2)),
@@ -30,8 +30,8 @@ def batch(**asked: Any) -> BatchJob:
         ({"ranks_per_node": 9}, (8,)),
     ],
 )
-def test_ranks_on_nodes(asked: dict[str, int], spread: tuple[int, ...] | None) -> None:
-    assert batch(**asked).on_nodes == spread
+def test_ranks_on_nodes(options: dict[str, int], spread: tuple[int, ...] | None) -> None:
+    assert batch(**options).on_nodes == spread
 
 
 @given(ranks=st.integers(1, 500), nodes=st.integers(1, 500))
@@ -46,7 +46,7 @@ def test_all_ranks_are_on_all_nodes_evenly(ranks: int, nodes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("options", "words"),
     [
         ({"ranks": 0}, "ranks: 0"),
         ({"nodes": 0}, "nodes: 0"),
@@ -67,9 +67,9 @@ def test_all_ranks_are_on_all_nodes_evenly(ranks: int, nodes: int) -> None:
         ({"account": ""}, "account ''"),
     ],
 )
-def test_refused(asked: dict[str, Any], words: str) -> None:
+def test_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError) as caught:
-        batch(**asked)
+        batch(**options)
     assert words in str(caught.value)
 
 

@@ -18,7 +18,7 @@ MESHRT = [sys.executable, "-P", "-m", "meshrt.cli", "run", "gemm"]
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "slots"),
     [
         ("a", {"a": 1}),
         ("a,b:4", {"a": 1, "b": 4}),
@@ -26,9 +26,9 @@ MESHRT = [sys.executable, "-P", "-m", "meshrt.cli", "run", "gemm"]
         ("a,b,a", {"a": 2, "b": 1}),
     ],
 )
-def test_lists(text: str, found: dict[str, int]) -> None:
-    assert hosts.parse_hosts(text) == found
-    assert list(hosts.parse_hosts(text)) == list(found), "filled in this order"
+def test_lists(text: str, slots: dict[str, int]) -> None:
+    assert hosts.parse_hosts(text) == slots
+    assert list(hosts.parse_hosts(text)) == list(slots), "filled in this order"
 
 
 def test_files(tmp_path: Path) -> None:

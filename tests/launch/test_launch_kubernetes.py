@@ -37,17 +37,17 @@ MPIJOB = {
 }  # fmt: skip
 
 
-def batch(**asked: Any) -> BatchJob:
-    return BatchJob(**{"ranks": 8, "runs": (("run", "gemm"),)} | asked)
+def batch(**options: Any) -> BatchJob:
+    return BatchJob(**{"ranks": 8, "runs": (("run", "gemm"),)} | options)
 
 
-def made(**asked: Any) -> Any:
-    return json.loads(kubernetes.manifest(batch(**asked), IMAGE))
+def made(**options: Any) -> Any:
+    return json.loads(kubernetes.manifest(batch(**options), IMAGE))
 
 
 def container(job: Any, replica: str) -> Any:
-    (found,) = job["spec"]["mpiReplicaSpecs"][replica]["template"]["spec"]["containers"]
-    return found
+    (only,) = job["spec"]["mpiReplicaSpecs"][replica]["template"]["spec"]["containers"]
+    return only
 
 
 def published(job: Any) -> None:
@@ -68,14 +68,14 @@ def published(job: Any) -> None:
     for replica in replicas.values():
         assert set(replica) <= MPIJOB["replica"]
         assert replica["restartPolicy"] in {"Never", "OnFailure"}
-        (one,) = replica["template"]["spec"]["containers"]
-        assert one["image"] and one["name"]
+        (only,) = replica["template"]["spec"]["containers"]
+        assert only["image"] and only["name"]
         volumes = {volume["name"] for volume in replica["template"]["spec"]["volumes"]}
-        assert {mount["name"] for mount in one.get("volumeMounts", [])} == volumes
+        assert {mount["name"] for mount in only.get("volumeMounts", [])} == volumes
 
 
 @pytest.mark.parametrize(
-    ("asked", "workers", "slots", "cores"),
+    ("options", "workers", "slots", "cores"),
     [
         ({}, 1, 8, "8"),
         ({"nodes": 4}, 4, 2, "2"),
@@ -84,8 +84,8 @@ def published(job: Any) -> None:
         ({"nodes": 2, "cores_per_node": 1}, 2, 4, "1"),
     ],
 )
-def test_a_job(asked: dict[str, int], workers: int, slots: int, cores: str) -> None:
-    job = made(**asked)
+def test_a_job(options: dict[str, int], workers: int, slots: int, cores: str) -> None:
+    job = made(**options)
     published(job)
     spec = job["spec"]
     assert (spec["mpiReplicaSpecs"]["Worker"]["replicas"], spec["slotsPerWorker"]) == (workers, slots)
@@ -120,8 +120,8 @@ def expanded(text: str, variables: dict[str, str]) -> str:
     As its API reference has it, Container v1 core, `command`.
     """
 
-    def replaced(found: re.Match[str]) -> str:
-        return "$" if found[0] == "$$" else variables.get(found[1], found[0])
+    def replaced(match: re.Match[str]) -> str:
+        return "$" if match[0] == "$$" else variables.get(match[1], match[0])
 
     return re.sub(r"\$\$|\$\(([^)]*)\)", replaced, text)
 

@@ -89,10 +89,10 @@ def test_mpirun_beside_python_comes_first(tmp_path: Path, monkeypatch: pytest.Mo
 def test_doctor_finds_this_environment_fit() -> None:
     checks = list(doctor.checks())
     assert doctor.exit_code(checks) == 0
-    found = "\n".join(check.text() for check in checks)
-    assert re.search(r"^(ok|warn)  +2 ranks +\d+ packets each way in a second, \d+ us each$", found, re.MULTILINE)
-    for what in ("MPI library", "mpirun", "cores", "ranks", "memory", "BLAS threads", "batch system"):
-        assert re.search(rf"^(ok|warn)  +{what} ", found, re.MULTILINE), what
+    lines = "\n".join(check.text() for check in checks)
+    assert re.search(r"^(ok|warn)  +2 ranks +\d+ packets each way in a second, \d+ us each$", lines, re.MULTILINE)
+    for name in ("MPI library", "mpirun", "cores", "ranks", "memory", "BLAS threads", "batch system"):
+        assert re.search(rf"^(ok|warn)  +{name} ", lines, re.MULTILINE), name
 
 
 def test_doctor_without_an_mpi_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,8 +141,8 @@ def test_checks(check: doctor.Check, level: doctor.Severity) -> None:
 def test_the_batch_system_is_found(tmp_path: Path) -> None:
     for name in ("sbatch", "kubectl"):
         _tool(tmp_path / name)
-    found = doctor.batch_system({"PATH": str(tmp_path), "PBS_JOBID": "17.front"}).found
-    assert found == f"Slurm: {tmp_path}/sbatch, PBS: in job 17.front, Kubernetes: {tmp_path}/kubectl"
+    line = doctor.batch_system({"PATH": str(tmp_path), "PBS_JOBID": "17.front"}).found
+    assert line == f"Slurm: {tmp_path}/sbatch, PBS: in job 17.front, Kubernetes: {tmp_path}/kubectl"
 
 
 def _tool(path: Path) -> None:

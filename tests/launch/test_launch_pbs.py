@@ -18,12 +18,12 @@ HYDRA = Mpirun("/opt/mpi/mpirun", "MPICH 5.0.2")
 MESHRT = [sys.executable, "-P", "-m", "meshrt.cli"]
 
 
-def batch(**asked: Any) -> BatchJob:
-    return BatchJob(**{"ranks": 8, "runs": (("run", "gemm"),)} | asked)
+def batch(**options: Any) -> BatchJob:
+    return BatchJob(**{"ranks": 8, "runs": (("run", "gemm"),)} | options)
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("options", "expected"),
     [
         ({}, ["-l select=8:ncpus=1:mpiprocs=1", "-j oe"]),
         ({"nodes": 4}, ["-l select=4:ncpus=2:mpiprocs=2", "-l place=scatter", "-j oe"]),
@@ -39,8 +39,8 @@ def batch(**asked: Any) -> BatchJob:
         ({"runs": (("a",), ("b",))}, ["-l select=8:ncpus=1:mpiprocs=1", "-j oe", "-J 0-1"]),
     ],
 )
-def test_directives(asked: dict[str, Any], found: list[str]) -> None:
-    assert directives(pbs.script(batch(**asked), HYDRA), "#PBS") == ["-N meshrt", *found]
+def test_directives(options: dict[str, Any], expected: list[str]) -> None:
+    assert directives(pbs.script(batch(**options), HYDRA), "#PBS") == ["-N meshrt", *expected]
 
 
 @pytest.mark.parametrize(

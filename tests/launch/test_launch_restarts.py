@@ -38,8 +38,8 @@ def ends_with(*codes: int) -> Any:
 
     def plan(attempt: int) -> restarts.Start:
         code = codes[attempt]
-        what = f"os.kill(os.getpid(), {-code})" if code < 0 else f"sys.exit({code})"
-        return restarts.Start([sys.executable, "-c", f"import os, sys; {what}"], os.environ, "on 2 ranks")
+        statement = f"os.kill(os.getpid(), {-code})" if code < 0 else f"sys.exit({code})"
+        return restarts.Start([sys.executable, "-c", f"import os, sys; {statement}"], os.environ, "on 2 ranks")
 
     return plan
 
@@ -152,7 +152,7 @@ def test_it_resumes(given: tuple[str, ...]) -> None:
 
 
 def ranks_of(marker: str) -> list[int]:
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             line = (path / "cmdline").read_bytes().split(b"\0")
@@ -160,8 +160,8 @@ def ranks_of(marker: str) -> list[int]:
         except OSError:
             continue
         if marked and line[1:5] == [b"-P", b"-m", b"meshrt.cli", b"run"]:
-            found.append(int(path.name))
-    return found
+            pids.append(int(path.name))
+    return pids
 
 
 @pytest.fixture
@@ -214,14 +214,14 @@ def test_hosts_that_do_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     agent.write_text('#!/bin/sh\n[ "$1 $2" = "up true" ] && exit 0\n[ "$1" = down ] && exit 255\nexec sleep 60\n')
     agent.chmod(0o755)
     monkeypatch.setattr(hosts, "ANSWER", 3.0)
-    asked = {"localhost": 1, "down": 2, "up": 3, "silent": 4}
-    assert hosts.answering(asked, [str(agent)]) == {"localhost": 1, "up": 3}
+    slots = {"localhost": 1, "down": 2, "up": 3, "silent": 4}
+    assert hosts.answering(slots, [str(agent)]) == {"localhost": 1, "up": 3}
 
 
 def test_the_ranks_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = []
     monkeypatch.setattr(local, "find_mpirun", lambda: HYDRA)
-    monkeypatch.setattr(hosts, "answering", lambda asked, agent: {"a": asked["a"]})
+    monkeypatch.setattr(hosts, "answering", lambda slots, agent: {"a": slots["a"]})
     monkeypatch.setattr(local, "become", lambda job, plan, *_: plans.extend([plan(0), plan(1)]))
     hosts.launch(Job(6, KEPT), {"a": 4, "b": 4}, restarts=1)
     first, second = plans
@@ -232,7 +232,7 @@ def test_the_ranks_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_host_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "find_mpirun", lambda: HYDRA)
-    monkeypatch.setattr(hosts, "answering", lambda asked, agent: {})
+    monkeypatch.setattr(hosts, "answering", lambda slots, agent: {})
     monkeypatch.setattr(local, "become", lambda job, plan, *_: plan(1))
     with pytest.raises(UsageError, match="no host answers: a, b; start the run again with --resume"):
         hosts.launch(Job(2, KEPT), {"a": 1, "b": 1}, restarts=1)
@@ -246,8 +246,8 @@ def test_an_ssh_to_a_host_that_is_out_of_reach_ends(mpirun: Mpirun) -> None:
     assert options not in hosts.environment(mpirun, {agent: "/my/rsh"}), "it may have no such options"
 
 
-def batch(**asked: Any) -> BatchJob:
-    return BatchJob(**{"ranks": 4, "runs": (KEPT,), "restarts": 2} | asked)
+def batch(**options: Any) -> BatchJob:
+    return BatchJob(**{"ranks": 4, "runs": (KEPT,), "restarts": 2} | options)
 
 
 def test_slurm(tmp_path: Path) -> None:

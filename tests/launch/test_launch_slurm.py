@@ -20,12 +20,12 @@ MPICH, OPEN_MPI = "MPICH 5.0.2", "Open MPI 5.0.11"
 MESHRT = [sys.executable, "-P", "-m", "meshrt.cli"]
 
 
-def batch(**asked: Any) -> BatchJob:
-    return BatchJob(**{"ranks": 8, "runs": (("run", "gemm"),)} | asked)
+def batch(**options: Any) -> BatchJob:
+    return BatchJob(**{"ranks": 8, "runs": (("run", "gemm"),)} | options)
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("options", "expected"),
     [
         ({}, ["--ntasks=8", "--output=meshrt-%j.out"]),
         ({"nodes": 4}, ["--nodes=4", "--ntasks=8", "--output=meshrt-%j.out"]),
@@ -43,20 +43,20 @@ def batch(**asked: Any) -> BatchJob:
         ),
     ],
 )  # fmt: skip
-def test_directives(asked: dict[str, Any], found: list[str]) -> None:
-    assert directives(slurm.script(batch(**asked), MPICH), "#SBATCH") == ["--job-name=meshrt", *found]
+def test_directives(options: dict[str, Any], expected: list[str]) -> None:
+    assert directives(slurm.script(batch(**options), MPICH), "#SBATCH") == ["--job-name=meshrt", *expected]
 
 
 @pytest.mark.parametrize(
     ("library", "interface"), [(MPICH, "pmi2"), (OPEN_MPI, "pmix"), ("Intel(R) MPI Library 2021", "pmi2")]
 )
 @pytest.mark.parametrize(
-    ("asked", "more"),
+    ("options", "more"),
     [({}, []), ({"nodes": 3, "cores_per_node": 2}, ["--ntasks-per-node=3", "--overcommit"])],
 )
-def test_srun_starts_the_ranks(library: str, interface: str, asked: Any, more: list[str], tmp_path: Path) -> None:
+def test_srun_starts_the_ranks(library: str, interface: str, options: Any, more: list[str], tmp_path: Path) -> None:
     spy(tmp_path / "bin" / "srun")
-    path, _, threads, argv = executed(slurm.script(batch(**asked), library), tmp_path)
+    path, _, threads, argv = executed(slurm.script(batch(**options), library), tmp_path)
     assert argv == [f"--mpi={interface}", "--kill-on-bad-exit=1", "--ntasks=8", *more, *MESHRT, "run", "gemm"]
     assert path.split(":")[0] == str(Path(sys.executable).parent)
     assert threads == "1"

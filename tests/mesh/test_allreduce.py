@@ -71,15 +71,15 @@ def test_ranks_agree_with_numpy_and_with_one_rank(way: str, axis: str, comm):
 
     def on(ranks: Any) -> Any:
         block = new_block(ranks, mesh, "wse2")
-        found = added(block, WAYS[way], axis, tiles)
+        sums = added(block, WAYS[way], axis, tiles)
         report = measured(block)
         del report["host"]
-        return found, report
+        return sums, report
 
-    found, report = on(comm)
+    sums, report = on(comm)
     alone, alone_report = on_one_rank(comm, on)
-    assert np.abs(found - tiles.sum(axis="yx".index(axis), keepdims=True, dtype=np.float64)).max() < 1e-5
-    assert found.tobytes() == alone.tobytes()
+    assert np.abs(sums - tiles.sum(axis="yx".index(axis), keepdims=True, dtype=np.float64)).max() < 1e-5
+    assert sums.tobytes() == alone.tobytes()
     assert report == alone_report
 
 
@@ -89,8 +89,8 @@ def test_the_largest_of_tiles_of_any_shape(way: str, comm):
     for shape in ((1,), (4,), (7,), (3, 5), (2, 2, 9)):  # on 7 cores: chunks with and without padding
         block = new_block(comm, (7, 5), "wse2")
         tiles = -1 - np.random.default_rng(2).random((5, 7, *shape)).astype(np.float32)
-        found = added(block, WAYS[way], "x", tiles, np.maximum)
-        assert (found == np.broadcast_to(tiles.max(axis=1, keepdims=True), tiles.shape)).all()
+        largest = added(block, WAYS[way], "x", tiles, np.maximum)
+        assert (largest == np.broadcast_to(tiles.max(axis=1, keepdims=True), tiles.shape)).all()
         measured(block)
 
 
@@ -105,8 +105,8 @@ def test_trees_merge_what_hangs_together(way: str, comm):
     block = new_block(comm, (7, 5), "wse2")
     values = np.random.default_rng(3).standard_normal((5, 7)).astype(np.float32)
     pairs = np.stack([values, np.broadcast_to(np.arange(7, dtype=np.float32), (5, 7))], axis=-1)
-    found = added(block, WAYS[way], "x", pairs, best_of)
-    assert (found[..., 1] == values.argmax(axis=1)[:, None]).all()
+    best = added(block, WAYS[way], "x", pairs, best_of)
+    assert (best[..., 1] == values.argmax(axis=1)[:, None]).all()
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -120,8 +120,8 @@ def test_a_ring_refuses_to_cut_what_hangs_together(comm):
 def test_the_order_of_additions_does_not_depend_on_streaming(comm):
     tiles = np.random.default_rng(4).standard_normal((5, 13, 6)).astype(np.float32)
     for way in WAYS.values():
-        found = [added(new_block(comm, (13, 5), device), way, "x", tiles) for device in ("ideal", "wse2")]
-        assert found[0].tobytes() == found[1].tobytes()
+        sums = [added(new_block(comm, (13, 5), device), way, "x", tiles) for device in ("ideal", "wse2")]
+        assert sums[0].tobytes() == sums[1].tobytes()
 
 
 @pytest.mark.mpi(ranks=[1, 4])
@@ -129,8 +129,8 @@ def test_a_reduction_by_pipeline_ends_at_core_0(comm):
     block = new_block(comm, (7, 5), "wse2")
     tiles = numbered(7, 5, 2)
     with pipeline(block, "y") as made:
-        found = whole(block, reduce(block, made, own(block, tiles)))
-    assert (found[0] == tiles.sum(axis=0)).all()
+        sums = whole(block, reduce(block, made, own(block, tiles)))
+    assert (sums[0] == tiles.sum(axis=0)).all()
 
 
 @pytest.mark.mpi(ranks=[1, 4])
@@ -154,26 +154,26 @@ def as_options(way: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize("n", [2, 3, 8, 17, 64])
 def test_the_pipeline_has_a_stage_for_every_core_but_one(n: int, comm):
-    found = line_report(WAYS["pipeline"], n, comm)
-    assert (found["messages"], found["hops"], found["stages"]) == (n, 2 * (n - 1), n - 1)
-    assert found["max_hops"] == n - 1, "the broadcast"
-    assert found["critical_path"]["stages"] == n - 1
-    assert found["critical_path"]["hops"] == 2 * (n - 1)
-    assert found["route_entries"]["max"] == min(n, 3), "constant: in, out and the broadcast"
+    line = line_report(WAYS["pipeline"], n, comm)
+    assert (line["messages"], line["hops"], line["stages"]) == (n, 2 * (n - 1), n - 1)
+    assert line["max_hops"] == n - 1, "the broadcast"
+    assert line["critical_path"]["stages"] == n - 1
+    assert line["critical_path"]["hops"] == 2 * (n - 1)
+    assert line["route_entries"]["max"] == min(n, 3), "constant: in, out and the broadcast"
 
 
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize("n", [2, 3, 8, 17, 64])
 def test_the_ring_goes_round_twice(n: int, comm):
     """2 (N - 1) steps; at the last, chunks are not passed on. A step's packets cross each link once either way."""
-    found = line_report(WAYS["ring"], n, comm, words=3 * n)
-    assert found["messages"] == 2 * n * (n - 1)
-    assert found["hops"] == 2 * (n - 1) * 2 * (n - 1)
-    assert found["stages"] == n * (2 * n - 3)
-    assert found["max_hops"] == min(2, n - 1)
-    assert found["critical_path"]["stages"] == 2 * n - 3
-    assert found["link_bytes"]["max"] == 2 * (n - 1) * 3 * 4, "a chunk of 3 words at each step"
-    assert found["route_entries"]["max"] == min(n, 3), "constant"
+    line = line_report(WAYS["ring"], n, comm, words=3 * n)
+    assert line["messages"] == 2 * n * (n - 1)
+    assert line["hops"] == 2 * (n - 1) * 2 * (n - 1)
+    assert line["stages"] == n * (2 * n - 3)
+    assert line["max_hops"] == min(2, n - 1)
+    assert line["critical_path"]["stages"] == 2 * n - 3
+    assert line["link_bytes"]["max"] == 2 * (n - 1) * 3 * 4, "a chunk of 3 words at each step"
+    assert line["route_entries"]["max"] == min(n, 3), "constant"
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -182,23 +182,23 @@ def test_the_tree_has_half_a_group_of_stages_in_each_phase(n: int, phases: int, 
     """Equal groups of N^(1/K) members come in from both ends: K/2 N^(1/K) stages (waferllm, section 6.1)."""
     size = round(n ** (1 / phases))
     groups = tuple(size**to_go for to_go in range(phases - 1, 0, -1))
-    found = line_report({"kind": "ktree", "phases": phases, "groups": groups}, n, comm)
-    assert found["critical_path"]["stages"] == phases * -(-size // 2)
-    assert found["stages"] == n - 1
-    assert phases + 1 <= found["route_entries"]["max"] <= 2 * phases + 1
+    line = line_report({"kind": "ktree", "phases": phases, "groups": groups}, n, comm)
+    assert line["critical_path"]["stages"] == phases * -(-size // 2)
+    assert line["stages"] == n - 1
+    assert phases + 1 <= line["route_entries"]["max"] <= 2 * phases + 1
 
 
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize("lengths", [(16, 64), pytest.param((16, 64, 256), marks=pytest.mark.all)], ids=str)
 def test_stages_grow_with_n_for_the_baselines_and_with_its_root_for_the_tree(lengths: tuple[int, ...], comm):
-    found = {
+    stages = {
         way: [line_report(WAYS[way], n, comm)["critical_path"]["stages"] for n in lengths]
         for way in ("pipeline", "ring", "K = 2", "K = 3")
     }
-    assert found["pipeline"] == [n - 1 for n in lengths]
-    assert found["ring"] == [2 * (n - 1) - 1 for n in lengths]
-    assert all(after <= 2 * before + 1 for before, after in zip(found["K = 2"], found["K = 2"][1:], strict=False))
-    assert all(after <= 1.6 * before + 2 for before, after in zip(found["K = 3"], found["K = 3"][1:], strict=False))
+    assert stages["pipeline"] == [n - 1 for n in lengths]
+    assert stages["ring"] == [2 * (n - 1) - 1 for n in lengths]
+    assert all(after <= 2 * before + 1 for before, after in zip(stages["K = 2"], stages["K = 2"][1:], strict=False))
+    assert all(after <= 1.6 * before + 2 for before, after in zip(stages["K = 3"], stages["K = 3"][1:], strict=False))
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -232,8 +232,8 @@ def test_groups_are_measured_apart_from_the_run_and_are_faster(comm):
         assert chosen is not None and 100 > chosen[0] > chosen[1] > 1
         assert comm.allgather(chosen) == [chosen] * comm.size
         assert block.tables.peak == 0 and block.clock.last() == (0.0, 0, 0)
-        found = measured(block)
-        assert (found["messages"], found["hops"], found["critical_path"]["cycles"]) == (0, 0, 0)
+        report = measured(block)
+        assert (report["messages"], report["hops"], report["critical_path"]["cycles"]) == (0, 0, 0)
         usual = took(treeplan.ktree(100, 3).groups, nbytes)
         assert took(chosen, nbytes) < usual if nbytes == 4 else took(chosen, nbytes) <= usual
         assert took(None, nbytes) == took(chosen, nbytes)

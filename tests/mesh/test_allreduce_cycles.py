@@ -63,8 +63,8 @@ DEVICES = [
 
 
 def times(block: Block) -> list[float]:
-    found: list[float] = whole(block, block.clock.state[TIME])[0].tolist()
-    return found
+    times_of_row: list[float] = whole(block, block.clock.state[TIME])[0].tolist()
+    return times_of_row
 
 
 def run(comm: Any, kind: Any, device: Device, only_reduce: bool = False) -> list[float]:
@@ -73,10 +73,10 @@ def run(comm: Any, kind: Any, device: Device, only_reduce: bool = False) -> list
         tiles = np.ones((*block.shape, WORDS), np.float32)
         if only_reduce:
             assert isinstance(way, Tree)
-            found = reduce(block, way, tiles)
+            sums = reduce(block, way, tiles)
         else:
-            found = allreduce(block, way, tiles)
-    assert only_reduce or (found == N).all()
+            sums = allreduce(block, way, tiles)
+    assert only_reduce or (sums == N).all()
     return times(block)
 
 
@@ -100,14 +100,14 @@ def test_a_ring_adds_a_chunk_at_every_step_and_then_passes_on_what_is_whole(devi
     ring = [(route.source, route.stops[0], abs(route.stops[0] - route.source)) for route in routes.interleaved_ring(N)]
 
     def passed_on(time: list[float]) -> list[float]:
-        found = list(time)
+        after = list(time)
         for source, stop, hops in ring:
-            found[stop] = max(time[stop], time[source] + ALPHA * hops + cost.packet)
-        return found
+            after[stop] = max(time[stop], time[source] + ALPHA * hops + cost.packet)
+        return after
 
     time = [0.0] * N
     for _ in range(N - 1):
-        time = [one + cost.added for one in passed_on(time)]
+        time = [cycles + cost.added for cycles in passed_on(time)]
     for step in range(N - 1):
-        time = passed_on([one + BETA * (step > 0) for one in time])
-    assert run(comm, "ring", device) == [one + cost.rest for one in time]
+        time = passed_on([cycles + BETA * (step > 0) for cycles in time])
+    assert run(comm, "ring", device) == [cycles + cost.rest for cycles in time]

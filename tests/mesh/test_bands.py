@@ -43,15 +43,15 @@ def test_rounds_by_rows_leave_the_machine_as_numpy_does(
 ):
     """Strips by themselves, and lines along both axes at once: on one rank, and where columns are cut between ranks."""
     drawn = {axis: np.random.default_rng(n).integers(0, n, n) for axis, n in (("x", WIDTH), ("y", HEIGHT))}
-    one = {axis: np.full(n, n // 3) for axis, n in (("x", WIDTH), ("y", HEIGHT))}
-    told = []
+    single = {axis: np.full(n, n // 3) for axis, n in (("x", WIDTH), ("y", HEIGHT))}
+    states = []
     for name in ("numpy", "compiled"):
         monkeypatch.setenv("MESHRT_CORE", name)
         block = open_machine(comm, Board.alone(), (1, 1), False, Console(), mesh=f"{WIDTH}x{HEIGHT}", device=device)
         skew = own(block, np.random.default_rng(5).integers(0, 60, (HEIGHT, WIDTH, 9)).astype(float))
         block.clock.cells[:, :-1].reshape(9, *block.shape)[...] = np.moveaxis(skew, -1, 0)
         small, large = (np.empty((1, 1, 2, size), np.float32) for size in (1, 5))
-        lines = [[Transfer(axis, owners[axis], small, asks) for axis in "xy"] for owners in (one, drawn)]
+        lines = [[Transfer(axis, owners[axis], small, asks) for axis in "xy"] for owners in (single, drawn)]
         with crossbar(block) as bar:
             for together in (
                 *(
@@ -61,12 +61,12 @@ def test_rounds_by_rows_leave_the_machine_as_numpy_does(
                 *lines,
                 [lines[0][1], lines[1][0]],
                 [Transfer("y", drawn["y"], large, asks)],
-                [Transfer("x", one["x"], large, asks), Transfer("x", drawn["x"], small, asks), lines[0][1]],
+                [Transfer("x", single["x"], large, asks), Transfer("x", drawn["x"], small, asks), lines[0][1]],
             ):
                 exchange(block, bar, *together)
         tally.settle(block)
         kept = block.clock.cells[:, :-1], block.link_bytes, block.ramp_bytes
         counts = vars(block.counters) | {"links": None, "ramps": None}
         sent = block.host.messages, block.host.packets, block.host.bytes, block.host.sent_to
-        told.append(([array.tobytes() for array in kept], str(counts), sent, block.memory.peak))
-    assert told[0] == told[1]
+        states.append(([array.tobytes() for array in kept], str(counts), sent, block.memory.peak))
+    assert states[0] == states[1]

@@ -44,8 +44,8 @@ def test_every_core_gets_what_any_core_of_its_line_sends(longest: int | None, co
                 out = np.full_like(own(block, tiles), np.nan)
                 begun = broadcast.start(block, spread, source, own(block, tiles), out)
                 broadcast.relay(block, begun)
-                found = by_line(axis, whole(block, broadcast.finish(block, begun)))
-                assert (found == by_line(axis, tiles)[:, source : source + 1]).all()
+                lines = by_line(axis, whole(block, broadcast.finish(block, begun)))
+                assert (lines == by_line(axis, tiles)[:, source : source + 1]).all()
         assert_costs(measured(block), MESH[axis == "x"], spread)
 
 

@@ -49,9 +49,9 @@ def moved(axis: str, tiles: np.ndarray, steps: int) -> np.ndarray:
     """What so many shifts round the interleaved ring make of tiles, by places; negative: back."""
     placed = by_place(axis, tiles)
     order = np.array(routes.ring_order(placed.shape[1]))
-    found = np.empty_like(placed)
-    found[:, order] = np.roll(placed[:, order], steps, axis=1)
-    return found
+    shifted = np.empty_like(placed)
+    shifted[:, order] = np.roll(placed[:, order], steps, axis=1)
+    return shifted
 
 
 # ---------------------------------------------------------------------------------------------------------- rings
@@ -65,15 +65,15 @@ def test_a_shift_moves_every_tile_to_the_next_place(axis: str, slots: int, comm)
         block = new_block(comm, size)
         n, lines = line_of(block, axis)
         tiles = ring_tiles(block, axis, slots)
-        here, there = own(block, tiles), np.full_like(own(block, tiles), np.nan)
+        mine, arrived = own(block, tiles), np.full_like(own(block, tiles), np.nan)
         with interleaved_ring(block, axis, slots) as ring, interleaved_ring(block, axis, slots, reverse=True) as back:
-            finish_shift(block, start_shift(block, ring, here, there))
-            assert np.array_equal(by_place(axis, whole(block, there)), moved(axis, tiles, 1))
-            assert (whole(block, here) == tiles).all()
-            finish_shift(block, start_shift(block, back, there, there))  # in place
-            assert (whole(block, there) == tiles).all()
-            finish_shift(block, start_shift(block, back, here, here))
-            assert np.array_equal(by_place(axis, whole(block, here)), moved(axis, tiles, -1))
+            finish_shift(block, start_shift(block, ring, mine, arrived))
+            assert np.array_equal(by_place(axis, whole(block, arrived)), moved(axis, tiles, 1))
+            assert (whole(block, mine) == tiles).all()
+            finish_shift(block, start_shift(block, back, arrived, arrived))  # in place
+            assert (whole(block, arrived) == tiles).all()
+            finish_shift(block, start_shift(block, back, mine, mine))
+            assert np.array_equal(by_place(axis, whole(block, mine)), moved(axis, tiles, -1))
         report = measured(block)
         # On a line, one slot: twice the line in all, with 2 hops at most. More: one tile each way between neighbours.
         assert report["hops"] == 3 * lines * 2 * (n - 1)
@@ -91,15 +91,15 @@ def test_tiles_of_a_later_shift_can_be_read_until_it_is_waited_for(axis: str, sl
         block = new_block(comm, size)
         other = "y" if axis == "x" else "x"
         tiles, crossing = ring_tiles(block, axis, slots), ring_tiles(block, other, slots)
-        here, beside = own(block, tiles), own(block, crossing)
+        mine, beside = own(block, tiles), own(block, crossing)
         with interleaved_ring(block, axis, slots) as ring, interleaved_ring(block, other, slots) as across:
             for steps in (1, 2):
-                before = here.copy()
-                flights = start_shift(block, ring, here, here, later=True)
+                before = mine.copy()
+                flights = start_shift(block, ring, mine, mine, later=True)
                 finish_shift(block, start_shift(block, across, beside, beside))
-                assert (here == before).all()
+                assert (mine == before).all()
                 finish_shift(block, flights)
-                assert np.array_equal(by_place(axis, whole(block, here)), moved(axis, tiles, steps))
+                assert np.array_equal(by_place(axis, whole(block, mine)), moved(axis, tiles, steps))
         assert np.array_equal(by_place(other, whole(block, beside)), moved(other, crossing, 2))
 
 
@@ -111,13 +111,13 @@ def test_a_shift_of_some_lines_leaves_the_others(axis: str, slots: int, comm):
     n, lines = line_of(block, axis)
     tiles = ring_tiles(block, axis, slots)
     chosen = marks(lines, [0, 1, 3])
-    here = own(block, tiles)
+    mine = own(block, tiles)
     with interleaved_ring(block, axis, slots) as ring:
-        finish_shift(block, start_shift(block, ring, here, here, chosen))
+        finish_shift(block, start_shift(block, ring, mine, mine, chosen))
     of_tiles = np.repeat(chosen, ACROSS)
-    found = by_place(axis, whole(block, here))
-    assert (found[of_tiles] == moved(axis, tiles, 1)[of_tiles]).all()
-    assert (found[~of_tiles] == by_place(axis, tiles)[~of_tiles]).all()
+    after = by_place(axis, whole(block, mine))
+    assert (after[of_tiles] == moved(axis, tiles, 1)[of_tiles]).all()
+    assert (after[~of_tiles] == by_place(axis, tiles)[~of_tiles]).all()
     assert measured(block)["hops"] == 3 * 2 * (n - 1)
 
 
@@ -129,12 +129,12 @@ def test_rotate_moves_every_line_by_a_number_of_its_own(axis: str, slots: int, c
     n, lines = line_of(block, axis)
     tiles = ring_tiles(block, axis, slots)
     places = [(3 * line - 5) for line in range(lines * ACROSS)]
-    here = own(block, tiles)
+    mine = own(block, tiles)
     with interleaved_ring(block, axis, slots) as ring, interleaved_ring(block, axis, slots, reverse=True) as back:
-        rotate(block, ring, back, here, places)
-    found = by_place(axis, whole(block, here))
+        rotate(block, ring, back, mine, places)
+    after = by_place(axis, whole(block, mine))
     for line, steps in enumerate(places):
-        assert (found[line] == moved(axis, tiles, steps)[line]).all()
+        assert (after[line] == moved(axis, tiles, steps)[line]).all()
     # Each line of tiles goes the short way round its ring.
     total = n * slots
     shifts = sum(min(steps % total, -steps % total) for steps in places)
@@ -168,9 +168,9 @@ def test_allreduce_gives_the_sum_to_all_and_stages_each_addition(axis: str, phas
     n, lines = line_of(block, axis)
     tiles = numbered(*MESH, 2, 3)  # whole numbers: sums are exact in any order
     with ktree(block, axis, phases, groups) as tree:
-        found = by_line(axis, whole(block, allreduce(block, tree, own(block, tiles))))
+        sums = by_line(axis, whole(block, allreduce(block, tree, own(block, tiles))))
         expected = by_line(axis, tiles).sum(axis=1, keepdims=True)
-        assert (found == expected).all()
+        assert (sums == expected).all()
         report = measured(block)
     assert report["stages"] == lines * (n - 1)
     assert report["messages"] == lines * (n - 1 + 1)
@@ -185,8 +185,8 @@ def test_allreduce_works_on_every_short_line(axis: str, comm):
     tiles = numbered(*one_core_each(comm.size), 2)
     for phases in (1, 2, 3):
         with ktree(block, axis, phases) as tree:
-            found = by_line(axis, whole(block, allreduce(block, tree, own(block, tiles))))
-        assert (found == by_line(axis, tiles).sum(axis=1, keepdims=True)).all()
+            sums = by_line(axis, whole(block, allreduce(block, tree, own(block, tiles))))
+        assert (sums == by_line(axis, tiles).sum(axis=1, keepdims=True)).all()
 
 
 @pytest.mark.mpi(ranks=RANKS)
@@ -233,11 +233,11 @@ def test_a_sum_ends_where_its_routes_have_been_changed_or_left(comm):
 def test_reduce_leaves_the_sum_at_the_root_and_the_tiles_alone(comm):
     block = new_block(comm, MESH)
     tiles = numbered(*MESH)
-    here = own(block, tiles)
+    mine = own(block, tiles)
     with ktree(block, "x", 2, 3) as tree:
-        found = whole(block, reduce(block, tree, here))
-        assert (found[:, tree.root] == tiles.sum(axis=1)).all()
-    assert (whole(block, here) == tiles).all()
+        sums = whole(block, reduce(block, tree, mine))
+        assert (sums[:, tree.root] == tiles.sum(axis=1)).all()
+    assert (whole(block, mine) == tiles).all()
     assert measured(block)["hops"] == 5 * tree_hops(7, 2, 3)
 
 

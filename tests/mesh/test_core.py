@@ -100,14 +100,14 @@ def links_as(rows: list[tuple[float, ...]], layout: str) -> list[np.ndarray]:
 @compiled
 @given(links, cycles, st.sampled_from(["line", "columns", "rows"]))
 def test_links_are_given_out_alike(rows: list[tuple[float, ...]], busy: float, layout: str) -> None:
-    told = []
+    states = []
     for name in CORES:
         counters = SimpleNamespace(out_of_order=0, longest_wait=0.0)
         block: Any = SimpleNamespace(core=core.chosen({"MESHRT_CORE": name}), counters=counters)
         times, free, asked_at, idle = links_as(rows, layout)
         order.give(block, times, busy, free, asked_at, idle)
-        told.append([array.tobytes() for array in (times, free, asked_at, idle)] + [vars(counters)])
-    assert told[0] == told[1]
+        states.append([array.tobytes() for array in (times, free, asked_at, idle)] + [vars(counters)])
+    assert states[0] == states[1]
 
 
 @compiled
@@ -124,11 +124,11 @@ def test_products_are_those_of_blas(
         return numbers.swapaxes(-1, -2) if turned else numbers
 
     a, b, total = tiles(m, k, a_turned), tiles(k, n, b_turned), tiles(m, n, False)
-    told = [
+    products_of_cores = [
         products.product(core.chosen({"MESHRT_CORE": name}), a, b, total.copy() if adds else None).tobytes()
         for name in CORES
     ]
-    assert told[0] == told[1]
+    assert products_of_cores[0] == products_of_cores[1]
 
 
 @compiled
@@ -171,7 +171,7 @@ def test_tiles_are_put_where_numpy_puts_them(
     def packets(tiles: np.ndarray) -> list[np.ndarray]:
         return fabric._packets(schedule, view.of(tiles), [])
 
-    told, memory = [], np.empty(10**5, np.uint8)
+    results, memory = [], np.empty(10**5, np.uint8)
     clock = SimpleNamespace(buffer=lambda use, nbytes: memory[:nbytes])
     for name in CORES:
         block: Any = SimpleNamespace(core=core.chosen({"MESHRT_CORE": name}), clock=clock)
@@ -183,8 +183,8 @@ def test_tiles_are_put_where_numpy_puts_them(
             other = np.zeros(shape, np.float32 if kind is np.int8 else np.int32)  # NumPy makes them these
             if kind is not np.complex128:
                 fabric._deliver(block, schedule, view, view.of(tiles), packets(tiles), other, None)
-        told.append((out.tobytes(), tiles.tobytes(), other.tobytes()))
-    assert told[0] == told[1]
+        results.append((out.tobytes(), tiles.tobytes(), other.tobytes()))
+    assert results[0] == results[1]
 
 
 @given(st.lists(st.none() | st.integers(0, 9), min_size=1, max_size=10))
@@ -247,7 +247,7 @@ doings = st.lists(
 @given(st.sampled_from(["wse2", "ideal"]), doings)
 def test_transfers_among_others_under_way(device: str, done: list[tuple[str, int, int]]) -> None:
     """One that is received at once may meet, at ramps and in cores' paths, those that are under way meanwhile."""
-    told = []
+    states = []
     for name in CORES:
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv("MESHRT_CORE", name)
@@ -270,9 +270,9 @@ def test_transfers_among_others_under_way(device: str, done: list[tuple[str, int
                     software.stage(block, channels[number], 5 * cores, chosen)
             fabric.receive_all(block, tuple(flights))
         clock, counters = block.clock, block.counters
-        told.append([array.tobytes() for array in (clock.cells[:, :-1], clock.asked_at, clock.idle)])
-        told[-1] += [counters.out_of_order, counters.longest_wait, counters.hops, counters.stages]
-    assert told[0] == told[1]
+        states.append([array.tobytes() for array in (clock.cells[:, :-1], clock.asked_at, clock.idle)])
+        states[-1] += [counters.out_of_order, counters.longest_wait, counters.hops, counters.stages]
+    assert states[0] == states[1]
 
 
 @compiled
@@ -300,8 +300,8 @@ def test_a_core_that_was_not_built_is_missed_only_by_who_asks_for_it(monkeypatch
 
 
 def test_all_c_sources_are_looked_at() -> None:
-    found = {str(file.parent.relative_to(core.PACKAGE)) for file in core.PACKAGE.rglob("*.[ch]")}
-    assert found == {*sources.FOLDERS}
+    folders = {str(file.parent.relative_to(core.PACKAGE)) for file in core.PACKAGE.rglob("*.[ch]")}
+    assert folders == {*sources.FOLDERS}
 
 
 def test_a_core_of_other_sources_is_refused_and_does_no_harm_without(

@@ -79,27 +79,27 @@ def test_every_core_gets_its_owners_tile_and_counts_do_not_depend_on_ranks(
 
     mesh = (5, 3)
     owners = owners_of(pattern, axis, *mesh)
-    out, found = run(comm, mesh, axis, pattern, asks)
+    out, report = run(comm, mesh, axis, pattern, asks)
     assert np.array_equal(out, expected(axis, owners, numbered(*mesh, 2, 3)))
-    host = found.pop("host")
+    host = report.pop("host")
     _, alone = run(MPI.COMM_SELF, mesh, axis, pattern, asks)
     del alone["host"]
-    assert found == alone
+    assert report == alone
     _, none = run(comm, mesh, axis, pattern, asks, payload=False)
     for key in ("messages", "packets"):
         assert none["host"][key] == host[key]
     del none["host"]
-    assert none == found
+    assert none == report
     # Every hop is a message of its own; a request takes as many as its answer.
     lines = 1 if axis is None else mesh[1] if axis == "x" else mesh[0]
     far = distances(axis, owners, mesh[0])
     legs = 2 if asks else 1
-    assert found["hops"] == found["messages"] == lines * legs * far.sum()
+    assert report["hops"] == report["messages"] == lines * legs * far.sum()
     # All but the first hop are made by software that touched the packet.
-    assert found["stages"] == lines * (legs * far.sum() - np.count_nonzero(far))
-    assert found["link_bytes"]["total"] == lines * far.sum() * (24 + (REQUEST_BYTES if asks else 0))
-    assert found["max_hops"] == min(1, far.max())
-    assert found["route_entries"]["max"] == (4 if mesh[0] > 2 else 2) * 2
+    assert report["stages"] == lines * (legs * far.sum() - np.count_nonzero(far))
+    assert report["link_bytes"]["total"] == lines * far.sum() * (24 + (REQUEST_BYTES if asks else 0))
+    assert report["max_hops"] == min(1, far.max())
+    assert report["route_entries"]["max"] == (4 if mesh[0] > 2 else 2) * 2
 
 
 @pytest.mark.mpi(ranks=[1, 4])
@@ -126,16 +126,16 @@ def test_every_link_carries_what_crosses_it(axis: str | None, asks: bool, comm):
                 at_x, at_y = at_x + STEP[port][0], at_y + STEP[port][1]
                 expected_ramps[1, at_y, at_x] += size
     tally.settle(block)
-    here = slice(block.mesh.y0, None), slice(block.mesh.x0, None)
+    block_of_rank = slice(block.mesh.y0, None), slice(block.mesh.x0, None)
     rows, columns = block.shape
-    assert np.array_equal(block.link_bytes, expected_bytes[:, *here][:, :rows, :columns])
-    assert np.array_equal(block.ramp_bytes, expected_ramps[:, *here][:, :rows, :columns])
+    assert np.array_equal(block.link_bytes, expected_bytes[:, *block_of_rank][:, :rows, :columns])
+    assert np.array_equal(block.ramp_bytes, expected_ramps[:, *block_of_rank][:, :rows, :columns])
 
 
 @pytest.mark.mpi(ranks=[4, 6])
 def test_with_a_core_a_rank_packets_at_the_mpi_calls_are_the_hops(comm):
-    found = run(comm, one_core_each(comm.size), None, "shuffle", True)[1]
-    assert found["hops"] == found["host"]["packets"] > 0
+    report = run(comm, one_core_each(comm.size), None, "shuffle", True)[1]
+    assert report["hops"] == report["host"]["packets"] > 0
 
 
 # ------------------------------------------------------------------------------------------------------------- time
@@ -163,11 +163,11 @@ def test_all_readers_of_one_owner_queue_at_its_links(comm):
     block = new_block(comm, (n, 1), SLOW)
     with crossbar(block) as bar:
         exchange(block, bar, Transfer("x", np.zeros(n, int), own(block, numbered(n, 1, 2, 3))))
-    found = measured(block)
-    assert found["link_bytes"]["max"] == 24 * (n - 1)
-    assert found["critical_path"]["cycles"] >= 6 * (n - 2) + (n - 1) * (1.5 + 6)
+    report = measured(block)
+    assert report["link_bytes"]["max"] == 24 * (n - 1)
+    assert report["critical_path"]["cycles"] >= 6 * (n - 2) + (n - 1) * (1.5 + 6)
     # What was loaded, and, as a line never queues, one packet that passes through a core at a time.
-    assert found["memory_bytes"]["max"] == 24 + 24
+    assert report["memory_bytes"]["max"] == 24 + 24
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -231,13 +231,13 @@ def test_a_core_sends_one_packet_by_a_port_in_a_round(grid: tuple[int, int], ask
     owners = np.random.default_rng(3).integers(0, width * height, width * height)
     arrived = np.zeros(width * height, int)
     legs = ways(width, height, owners, asks)
-    for one in Itinerary(width, height, legs):
-        moving = one.before != width * height
+    for hops_of_round in Itinerary(width, height, legs):
+        moving = hops_of_round.before != width * height
         assert moving.any()
-        for lane in one.spans:
-            cores = one.before[lane][moving[lane]]
+        for lane in hops_of_round.spans:
+            cores = hops_of_round.before[lane][moving[lane]]
             assert len(set(cores.tolist())) == len(cores)
-        carried = one.legs[moving]
+        carried = hops_of_round.legs[moving]
         np.add.at(arrived, legs.packets[carried[legs.tiles[carried]]], 1)
     far = distances(None, owners, width)
     assert np.array_equal(arrived, far)
@@ -252,7 +252,7 @@ def test_compiled_rounds_leave_the_machine_as_numpy_does(
 ):
     """Four transfers at once, twice, on cores whose clocks differ: all that is kept of the machine, to the byte."""
     width, height = mesh = (11, 7)
-    told = []
+    states = []
     for name in ("numpy", "compiled"):
         monkeypatch.setenv("MESHRT_CORE", name)
         block = new_block(comm, mesh, device, payload)
@@ -269,5 +269,5 @@ def test_compiled_rounds_leave_the_machine_as_numpy_does(
         kept = (block.clock.cells[:, :-1], block.link_bytes, block.ramp_bytes, *outs)
         counts = vars(block.counters) | {"links": None, "ramps": None}
         sent = block.host.packets, block.host.bytes, block.host.sent_to
-        told.append(([array.tobytes() for array in kept], str(counts), sent, block.memory.peak))
-    assert told[0] == told[1]
+        states.append(([array.tobytes() for array in kept], str(counts), sent, block.memory.peak))
+    assert states[0] == states[1]

@@ -26,9 +26,9 @@ from meshrt.program import load_program
 from meshrt.ranks.board import Board
 
 
-def run(comm: Any, program: str, mesh: tuple[int, int], what: str | None, spares: str = "4x4", **options: Any) -> Any:
-    """The report of a run on a wafer of which `what` is dead, or on a whole one."""
-    wafer = None if what is None else lambda width, height: make_wafer(what, spares, 1, width, height)
+def run(comm: Any, program: str, mesh: tuple[int, int], dead: str | None, spares: str = "4x4", **options: Any) -> Any:
+    """The report of a run on a wafer of which so much is `dead`, or on a whole one."""
+    wafer = None if dead is None else lambda width, height: make_wafer(dead, spares, 1, width, height)
     device = find_device("wse2", core_memory=1 << 20)
     return emulate(comm, Board.alone(), load_program(program), options, mesh=mesh, device=device, wafer=wafer)
 
@@ -85,18 +85,18 @@ def test_a_dead_core_shifts_its_row() -> None:
 
 
 @pytest.mark.mpi(ranks=[1, 4])
-@pytest.mark.parametrize("what", ["0.02", "0.05"])
-def test_the_same_product_over_longer_ways(what: str, comm: Any) -> None:
+@pytest.mark.parametrize("dead", ["0.02", "0.05"])
+def test_the_same_product_over_longer_ways(dead: str, comm: Any) -> None:
     given = {"m": 50, "k": 70, "n": 60}
     healthy = run(comm, "gemm", (8, 8), None, **given)
-    broken = run(comm, "gemm", (8, 8), what, **given)
+    broken = run(comm, "gemm", (8, 8), dead, **given)
     if comm.rank:
         return
     assert broken["result"] == healthy["result"]
-    one, other = healthy["measured"], broken["measured"]
-    assert one["hops"] == other["hops"] and one["link_bytes"] == other["link_bytes"]
-    assert other["wafer"]["hops"] > one["hops"]
-    assert other["critical_path"]["cycles"] > one["critical_path"]["cycles"]
+    whole, detoured = healthy["measured"], broken["measured"]
+    assert whole["hops"] == detoured["hops"] and whole["link_bytes"] == detoured["link_bytes"]
+    assert detoured["wafer"]["hops"] > whole["hops"]
+    assert detoured["critical_path"]["cycles"] > whole["critical_path"]["cycles"]
     assert broken["wafer"]["longest_link"] > 1
 
 
@@ -114,11 +114,11 @@ def test_hops_and_bytes_on_the_wafer_are_counted_by_hand(tmp_path: Path, comm: A
     report = run(comm, "shift", (6, 2), str(file), pattern="interleaved", axis="x", steps=1, tile=4)
     if comm.rank:
         return
-    hops, told = report["measured"]["hops"], report["measured"]["wafer"]
+    hops, wafer = report["measured"]["hops"], report["measured"]["wafer"]
     assert hops == 2 * (2 + 2 + 1 + 2 + 2 + 1)
-    assert told["hops"] == hops + 4
+    assert wafer["hops"] == hops + 4
     packet = 4 * 4 * 4
-    assert told["link_bytes"] == {"total": told["hops"] * packet, "max": 2 * packet}
+    assert wafer["link_bytes"] == {"total": wafer["hops"] * packet, "max": 2 * packet}
 
 
 @pytest.mark.mpi(ranks=[1, 2])
@@ -134,8 +134,8 @@ def test_packets_that_meet_at_a_longer_way_take_it_one_after_the_other(comm: Any
         fabric.transfer(block, channel, np.zeros((*block.shape, 8), np.float32))
     # That from core (1, 1) has the link first, and keeps it for as long as one between neighbours.
     assert whole(block, block.clock.state[TIME])[1].tolist() == [0, 0, busy + 3 * alpha + busy, 4 * alpha + busy]
-    found = measured(block)
-    assert (found["hops"], found["wafer"]["hops"]) == (4, 8)
+    report = measured(block)
+    assert (report["hops"], report["wafer"]["hops"]) == (4, 8)
 
 
 @pytest.mark.mpi(ranks=[2, 4])
@@ -153,14 +153,14 @@ def test_ranks_change_nothing(comm: Any) -> None:
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.all
 def test_five_percent_of_a_large_mesh_give_the_same_logits(tmp_path: Path, comm: Any) -> None:
-    found = []
-    for at, what in enumerate((None, "0.05")):
+    runs = []
+    for at, dead in enumerate((None, "0.05")):
         file = tmp_path / f"{at}.npy"
-        report = run(comm, "llama", (32, 32), what, model="llama-tiny", max_new_tokens=2, logits=str(file))
-        found.append((np.load(file), report))
-    (healthy, one), (broken, other) = found
+        report = run(comm, "llama", (32, 32), dead, model="llama-tiny", max_new_tokens=2, logits=str(file))
+        runs.append((np.load(file), report))
+    (healthy, whole), (broken, detoured) = runs
     assert (healthy == broken).all()
-    assert other["measured"]["hops"] == one["measured"]["hops"] < other["measured"]["wafer"]["hops"]
+    assert detoured["measured"]["hops"] == whole["measured"]["hops"] < detoured["measured"]["wafer"]["hops"]
 
 
 def test_a_file_says_what_is_dead(tmp_path: Path) -> None:

@@ -164,9 +164,9 @@ def test_a_run_on_a_file_is_a_run_on_its_numbers(comm: Any, tmp_path: Path) -> N
     path = tmp_path / f"{comm.rank}.toml"
     path.write_text(as_toml(device))
     report = run_report(comm, "gemm", (4, 4), str(path), m=8, k=8, n=8)
-    told = json.loads(json.dumps(asdict(device)))
-    del told["sources"]
-    assert report["device"] == told
+    numbers = json.loads(json.dumps(asdict(device)))
+    del numbers["sources"]
+    assert report["device"] == numbers
     again = run_report(comm, "gemm", (4, 4), device, m=8, k=8, n=8)
     assert {**report, "host": None} == {**again, "host": None}
 

@@ -121,8 +121,8 @@ def test_a_device_without_joules_has_no_energy(comm: Any) -> None:
     for name in ("ideal", "wormhole", "dojo"):
         report = run_report(comm, "gemv", (4, 4), name)
         assert "energy" not in report["measured"]
-    some = replace(WSE2, **{name: None for name in ENERGY if name != "idle_watts"})
-    energy = run_report(comm, "gemv", (4, 4), some)["measured"]["energy"]
+    idle_alone = replace(WSE2, **{name: None for name in ENERGY if name != "idle_watts"})
+    energy = run_report(comm, "gemv", (4, 4), idle_alone)["measured"]["energy"]
     assert energy["mean"] == energy["idle"] > 0 and energy["links"] == 0
 
 

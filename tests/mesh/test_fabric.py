@@ -57,10 +57,10 @@ def test_a_path_with_turns_delivers_at_its_end(comm):
     block = new_block(comm, MESH)
     tiles = numbered(*MESH, 3)
     with installed_paths(block.tables, [SNAKE]) as channel:
-        found = whole(block, fabric.transfer(block, channel, own(block, tiles)))
+        arrived = whole(block, fabric.transfer(block, channel, own(block, tiles)))
     expected = np.full_like(tiles, np.nan)
     expected[4, 6] = tiles[0, 0]
-    assert np.array_equal(found, expected, equal_nan=True)
+    assert np.array_equal(arrived, expected, equal_nan=True)
     report = measured(block)
     hops = len(SNAKE.cores) - 1
     assert (report["messages"], report["hops"], report["max_hops"], report["stages"]) == (1, hops, hops, 0)
@@ -93,12 +93,12 @@ def test_paths_that_cross_do_not_mix(comm):
         Path(tuple((3, y) for y in range(4, -1, -1))),
     ]
     with installed_paths(block.tables, crossing) as channel:
-        found = whole(block, fabric.transfer(block, channel, own(block, tiles)))
+        arrived = whole(block, fabric.transfer(block, channel, own(block, tiles)))
     expected = np.full_like(tiles, np.nan)
     for path in crossing:
         (x, y), (to_x, to_y) = path.cores[0], path.cores[-1]
         expected[to_y, to_x] = tiles[y, x]
-    assert np.array_equal(found, expected, equal_nan=True)
+    assert np.array_equal(arrived, expected, equal_nan=True)
     assert measured(block)["hops"] == sum(len(path.cores) - 1 for path in crossing)
 
 
@@ -131,13 +131,13 @@ def test_routes_deliver_to_their_stops_on_the_chosen_lines(axis: str, comm):
         before = comm.allreduce(block.counters.hops), comm.allreduce(block.counters.messages)
         with installed(block.tables, axis, made) as channel:
             arrived = fabric.transfer(block, channel, own(block, tiles), positions=positions, lines=on)
-        found = by_line(axis, whole(block, arrived))
+        by_lines = by_line(axis, whole(block, arrived))
         expected = np.full_like(by_line(axis, tiles), np.nan)
         sent = [route for route in made if positions[route.source]]
         for route in sent:
             for stop in route.stops:
                 expected[on, stop] = by_line(axis, tiles)[on, route.source]
-        assert np.array_equal(found, expected, equal_nan=True)
+        assert np.array_equal(by_lines, expected, equal_nan=True)
         after = comm.allreduce(block.counters.hops), comm.allreduce(block.counters.messages)
         assert after[0] - before[0] == on.sum() * sum(route.high - route.low for route in sent)
         assert after[1] - before[1] == on.sum() * len(sent)
@@ -153,9 +153,9 @@ def test_a_pattern_on_some_lines_leaves_the_others_alone(axis: str, comm):
     tiles = numbered(*MESH)
     only = marks(lines, [0, 1, 4])
     with installed(block.tables, axis, routes.ring(n), only) as channel:
-        found = by_line(axis, whole(block, fabric.transfer(block, channel, own(block, tiles))))
-    assert (found[only] == np.roll(by_line(axis, tiles), 1, axis=1)[only]).all()
-    assert np.isnan(found[~only]).all()
+        by_lines = by_line(axis, whole(block, fabric.transfer(block, channel, own(block, tiles))))
+    assert (by_lines[only] == np.roll(by_line(axis, tiles), 1, axis=1)[only]).all()
+    assert np.isnan(by_lines[~only]).all()
     assert measured(block)["hops"] == 3 * 2 * (n - 1)
 
 
@@ -171,22 +171,22 @@ def test_a_shift_in_place_keeps_every_tile(axis: str, pattern: Callable[[int], t
     expected = tiles.copy()
     for route in pattern(n):
         by_line(axis, expected)[:, route.stops[0]] = by_line(axis, tiles)[:, route.source]
-    here = own(block, tiles)
+    mine = own(block, tiles)
     with installed(block.tables, axis, pattern(n)) as channel:
-        assert fabric.transfer(block, channel, here, here) is here
-    assert (whole(block, here) == expected).all()
+        assert fabric.transfer(block, channel, mine, mine) is mine
+    assert (whole(block, mine) == expected).all()
 
 
 @pytest.mark.mpi(ranks=RANKS)
 def test_arrivals_are_combined_with_what_is_there(comm):
     block = new_block(comm, MESH)
-    tiles, there = numbered(*MESH), np.full((5, 7), 17, np.float32)
+    tiles, before = numbered(*MESH), np.full((5, 7), 17, np.float32)
     with installed(block.tables, "x", routes.chain(7)) as channel:
         for combine in (np.add, np.maximum):
-            out = own(block, there)
+            out = own(block, before)
             fabric.transfer(block, channel, own(block, tiles), out, combine=combine)
-            expected = there.copy()
-            expected[:, 1:] = combine(there[:, 1:], tiles[:, :-1])
+            expected = before.copy()
+            expected[:, 1:] = combine(before[:, 1:], tiles[:, :-1])
             assert (whole(block, out) == expected).all()
 
 
@@ -196,15 +196,15 @@ def test_what_chosen_sources_send_is_combined_on_chosen_lines_alone(axis: str, c
     """Three cores on, by routes of which four meet at a router."""
     tiles, sources, lines = numbered(9, 9, 2), (0, 1, 2, 4, 5), (0, 2, 3, 7)
     block = new_block(comm, (9, 9), route_entries=4)
-    there = np.full_like(own(block, tiles), 1)
+    out = np.full_like(own(block, tiles), 1)
     with installed(block.tables, axis, routes.chain(9, 3)) as channel:
         options = {"positions": marks(9, sources), "lines": marks(9, lines)}
-        fabric.transfer(block, channel, own(block, tiles), there, combine=np.add, **options)
+        fabric.transfer(block, channel, own(block, tiles), out, combine=np.add, **options)
     expected = np.ones_like(tiles)
     for source in sources:
         for line in lines:
             by_line(axis, expected)[line, source + 3] += by_line(axis, tiles)[line, source]
-    assert (whole(block, there) == expected).all()
+    assert (whole(block, out) == expected).all()
     report = measured(block)
     assert (report["hops"], report["stages"]) == (4 * 5 * 3, 0)
 
@@ -215,11 +215,11 @@ def test_tiles_of_any_type_arrive_as_they_are(dtype: str, comm):
     block = new_block(comm, (4, 3))
     tiles = numbered(4, 3, 2, 3).astype(dtype)
     with installed(block.tables, "y", routes.chain(3)) as channel:
-        found = whole(block, fabric.transfer(block, channel, own(block, tiles)))
-    assert found.dtype == np.dtype(dtype)
-    assert (found[1:] == tiles[:-1]).all()
+        arrived = whole(block, fabric.transfer(block, channel, own(block, tiles)))
+    assert arrived.dtype == np.dtype(dtype)
+    assert (arrived[1:] == tiles[:-1]).all()
     # Where nothing arrives there is no number that could be taken for one.
-    blank = np.isnan(found[0]) if found.dtype.kind == "f" else found[0] == np.iinfo(dtype).max
+    blank = np.isnan(arrived[0]) if arrived.dtype.kind == "f" else arrived[0] == np.iinfo(dtype).max
     assert blank.all()
 
 
@@ -231,8 +231,8 @@ def test_transfers_are_delivered_in_the_order_they_are_sent(comm):
     with installed(block.tables, "x", routes.ring(7)) as channel:
         flights = [fabric.send(block, channel, own(block, tiles[..., :size] + size)) for size in (1, 6, 6, 3)]
         for size, flight in reversed(list(zip((1, 6, 6, 3), flights, strict=True))):
-            found = whole(block, fabric.receive(block, flight))
-            assert (found == np.roll(tiles[..., :size] + size, 1, axis=1)).all()
+            received = whole(block, fabric.receive(block, flight))
+            assert (received == np.roll(tiles[..., :size] + size, 1, axis=1)).all()
 
 
 # ---------------------------------------------------------------------------------------------------------- ranks
@@ -406,14 +406,14 @@ def test_a_changed_entry_sends_the_packet_elsewhere(comm):
     tiles = numbered(7, 5)
     with installed_paths(block.tables, [STRAIGHT]) as channel:
         colour = int(channel.colours[0])
-        there = whole(block, fabric.transfer(block, channel, own(block, tiles)))
+        first = whole(block, fabric.transfer(block, channel, own(block, tiles)))
         overwrite(block.tables, (2, 1), colour, 1 << WEST, 1 << SOUTH)
         overwrite(block.tables, (2, 2), colour, 1 << NORTH, 1 << SOUTH)
         overwrite(block.tables, (2, 3), colour, 1 << NORTH, 1 << RAMP)
         elsewhere = whole(block, fabric.transfer(block, channel, own(block, tiles)))
-    for found, (x, y) in ((there, (4, 1)), (elsewhere, (2, 3))):
-        assert found[y, x] == tiles[1, 0]
-        assert np.isfinite(found).sum() == 1
+    for arrived, (x, y) in ((first, (4, 1)), (elsewhere, (2, 3))):
+        assert arrived[y, x] == tiles[1, 0]
+        assert np.isfinite(arrived).sum() == 1
     report = measured(block)
     assert (report["hops"], report["max_hops"]) == (4 + 4, 4)
 
@@ -428,11 +428,11 @@ def test_a_changed_entry_of_one_line_changes_that_line_only(axis: str, comm):
         fabric.transfer(block, channel, own(block, tiles))
         core = (2, 3) if axis == "x" else (3, 2)
         overwrite(block.tables, core, int(channel.colours[0]), 1 << (WEST if axis == "x" else NORTH), 1 << RAMP)
-        found = by_line(axis, whole(block, fabric.transfer(block, channel, own(block, tiles))))
+        by_lines = by_line(axis, whole(block, fabric.transfer(block, channel, own(block, tiles))))
     expected = np.full((5, 5), np.nan)
     expected[:, 4] = by_line(axis, tiles)[:, 1]
     expected[3, 4], expected[3, 2] = np.nan, by_line(axis, tiles)[3, 1]
-    assert np.array_equal(found, expected, equal_nan=True)
+    assert np.array_equal(by_lines, expected, equal_nan=True)
     assert measured(block)["hops"] == 5 * 3 + 4 * 3 + 1
 
 
@@ -626,13 +626,13 @@ def test_packets_that_meet_at_a_router_leave_it_one_after_the_other(comm):
             fabric.transfer(block, channel, tiles)
         return whole(block, block.clock.state[0])
 
-    found = clocks(comm)
+    times = clocks(comm)
     alpha, busy = 2, 8
-    on_west, on_north = found[1, 3], found[1, 2]
+    on_west, on_north = times[1, 3], times[1, 2]
     west_first = (3 * alpha + busy, alpha + busy + alpha + busy)
     north_first = (alpha + busy + 2 * alpha + busy, 2 * alpha + busy)
     assert (on_west, on_north) in (west_first, north_first)
-    assert (found == clocks(MPI.COMM_SELF)).all()
+    assert (times == clocks(MPI.COMM_SELF)).all()
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -644,8 +644,8 @@ def test_two_tiles_for_one_core_in_one_transfer_are_refused(comm):
             fabric.transfer(block, channel, tiles)
         # One after the other is fine.
         for source in (0, 2):
-            found = fabric.transfer(block, channel, tiles, positions=marks(3, [source]))
-            assert (found[:, 1] == tiles[:, source]).all()
+            arrived = fabric.transfer(block, channel, tiles, positions=marks(3, [source]))
+            assert (arrived[:, 1] == tiles[:, source]).all()
 
 
 @pytest.mark.mpi(ranks=[1, 2, 4])
@@ -679,11 +679,11 @@ def test_clocks_do_not_depend_on_how_many_packets_are_replayed_together(patched:
                 fabric.transfer(block, meeting, sizes[0])
         clock = block.clock
         every = (*clock.state, *clock.link_free, clock.ramp_in, clock.ramp_out)
-        return [whole(block, one).tolist() for one in every] + [measured(block)["link_bytes"]]
+        return [whole(block, state).tolist() for state in every] + [measured(block)["link_bytes"]]
 
     usual = {"BATCH": 64 * 1024, "KEPT": 64 * 1024}
-    one, other = (clocks(numbers["BATCH"], numbers["KEPT"]) for numbers in (usual, usual | patched))
-    assert one == other
+    usual_clocks, patched_clocks = (clocks(numbers["BATCH"], numbers["KEPT"]) for numbers in (usual, usual | patched))
+    assert usual_clocks == patched_clocks
 
 
 @pytest.mark.mpi(ranks=[1, 2, 4, 6])
@@ -697,8 +697,8 @@ def test_a_ramp_carries_what_its_core_sends_and_gets(times: int, comm):
     expected = np.zeros((2, 4, 6), np.int64)
     expected[0, :, :2] = expected[1, :, 2:] = times * tiles[0, 0].nbytes
     mesh = block.mesh
-    here = expected[:, mesh.y0 : mesh.y0 + mesh.block_height, mesh.x0 : mesh.x0 + mesh.block_width]
+    mine = expected[:, mesh.y0 : mesh.y0 + mesh.block_height, mesh.x0 : mesh.x0 + mesh.block_width]
     tally.settle(block)
-    assert np.array_equal(block.ramp_bytes, here)
-    told = measured(block)["ramp_bytes"]
-    assert told == {"total": expected.sum(), "max": expected.max()}
+    assert np.array_equal(block.ramp_bytes, mine)
+    ramp_bytes = measured(block)["ramp_bytes"]
+    assert ramp_bytes == {"total": expected.sum(), "max": expected.max()}

@@ -41,8 +41,8 @@ def busy_rounds(comm: Any, rounds: int, sizes: tuple[int, int]) -> tuple[Any, ..
                 rotate(block, rings.y, rings.back_y, y, random.integers(-2, 3, SIDE).tolist())
     ramps.settle(block)
     clock = block.clock
-    told = {name: value for name, value in measured(block).items() if name != "host"}
-    return (*(one.tobytes() for one in (clock.cells, clock.asked_at, clock.idle)), told)
+    counted = {name: value for name, value in measured(block).items() if name != "host"}
+    return (*(state.tobytes() for state in (clock.cells, clock.asked_at, clock.idle)), counted)
 
 
 @pytest.mark.mpi(ranks=[1, 2, 4])

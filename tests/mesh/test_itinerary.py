@@ -62,11 +62,11 @@ def by_the_rules(width: int, owners: list[int], asks: bool) -> Iterator[tuple[Ho
         for packet in waiting:
             if packet.straight == port_of(packet, width):
                 goes[packet.core, packet.straight] = packet
-        moved, told = {packet.number for packet in goes.values()}, set()
+        moved, hops_now = {packet.number for packet in goes.values()}, set()
         for packet in waiting:
             packet.straight = -1
         for (core, port), packet in goes.items():
-            told.add((packet.number, core, port, packet.tile, packet.touched))
+            hops_now.add((packet.number, core, port, packet.tile, packet.touched))
             packet.core += STEP[port][0] + STEP[port][1] * width
             packet.straight, packet.touched = port, True
             if packet.core == packet.to and not packet.tile:
@@ -79,7 +79,7 @@ def by_the_rules(width: int, owners: list[int], asks: bool) -> Iterator[tuple[Ho
         touched = [packet for packet in waiting if packet.touched]
         tiles = Counter(packet.core for packet in touched if packet.tile and packet.core != packet.owner)
         others = Counter(packet.core for packet in touched if not (packet.tile and packet.core != packet.owner))
-        yield told, (max(tiles.values(), default=0), max(others.values(), default=0))
+        yield hops_now, (max(tiles.values(), default=0), max(others.values(), default=0))
 
 
 @st.composite
@@ -101,22 +101,22 @@ def found_by(name: str, width: int, height: int, legs: Legs) -> Iterator[Told]:
         while count := march.enter():
             cores, leg, kind = (march.of(field).tolist() for field in ("core", "leg", "kind"))
             seats = [(port, seat) for port, span in enumerate(march.spans()) for seat in range(span.start, span.stop)]
-            told = [
+            hops_now = [
                 (int(legs.packets[leg[seat]]), cores[seat], port, bool(legs.tiles[leg[seat]]), kind[seat] >= TOUCHED)
                 for port, seat in seats
             ]
-            yield told, count, march.bound, march.held()
+            yield hops_now, count, march.bound, march.held()
             march.come_in()
         return
-    for one in Itinerary(width, height, legs):
-        fresh, told = set(one.fresh.tolist()), []
-        for port, lane in enumerate(one.spans):
+    for round_ in Itinerary(width, height, legs):
+        fresh, hops_now = set(round_.fresh.tolist()), []
+        for port, lane in enumerate(round_.spans):
             for seat in range(lane.start, lane.stop):
-                at, on = int(one.before[seat]), int(one.legs[seat])
+                at, on = int(round_.before[seat]), int(round_.legs[seat])
                 if at < width * height:
-                    told.append((int(legs.packets[on]), at, port, bool(legs.tiles[on]), seat not in fresh))
-                    assert one.after[seat] == at + STEP[port][0] + STEP[port][1] * width
-        yield told, one.count, one.bound, one.held()
+                    hops_now.append((int(legs.packets[on]), at, port, bool(legs.tiles[on]), seat not in fresh))
+                    assert round_.after[seat] == at + STEP[port][0] + STEP[port][1] * width
+        yield hops_now, round_.count, round_.bound, round_.held()
 
 
 @BOTH
@@ -125,13 +125,15 @@ def found_by(name: str, width: int, height: int, legs: Legs) -> Iterator[Told]:
 def test_every_round_is_what_the_rules_say(name: str, where: tuple[int, int, list[int]], asks: bool):
     width, height, owners = where
     legs = ways(width, height, np.array(owners), asks)
-    rules, found = by_the_rules(width, owners, asks), 0
-    for (expected, most), (told, count, bound, held) in zip(rules, found_by(name, width, height, legs), strict=True):
-        assert len(told) == count and set(told) == expected
+    rules, count_of_all = by_the_rules(width, owners, asks), 0
+    for (expected, most), (hops_now, count, bound, held) in zip(
+        rules, found_by(name, width, height, legs), strict=True
+    ):
+        assert len(hops_now) == count and set(hops_now) == expected
         assert bound[0] >= most[0] and bound[1] >= most[1]
         assert held == most
-        found += count
-    assert found == hops(legs)
+        count_of_all += count
+    assert count_of_all == hops(legs)
 
 
 @pytest.mark.sample(6)
@@ -147,11 +149,11 @@ def test_rounds_of_more_cores_than_a_word_has_bits(name: str, grid: tuple[int, i
     for owners in (few, np.full(len(at), len(at) // 3)):
         legs = ways(width, height, owners, asks)
         rules = by_the_rules(width, owners.tolist(), asks) if owners is few else None
-        found = 0
-        for told, count, _, held in found_by(name, width, height, legs):
-            found += count
-            assert rules is None or (set(told), held) == next(rules)
-        assert found == hops(legs)
+        count_of_all = 0
+        for hops_now, count, _, held in found_by(name, width, height, legs):
+            count_of_all += count
+            assert rules is None or (set(hops_now), held) == next(rules)
+        assert count_of_all == hops(legs)
 
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0)
@@ -165,9 +167,9 @@ def carry_out(cells: list[list[float]], width: int, owners: list[int], asks: boo
     """
     heads: dict[int, list[float]] = {}
     room, busy = 0, [SLOW.busy_cycles(size) for size in sizes]
-    for told, (tiles, requests) in by_the_rules(width, owners, asks):
+    for hops_now, (tiles, requests) in by_the_rules(width, owners, asks):
         room = max(room, requests * sizes[0] + tiles * sizes[1])
-        moves = sorted(told, key=lambda move: move[2])  # by port where a core has several packets
+        moves = sorted(hops_now, key=lambda move: move[2])  # by port where a core has several packets
         for number, core, port, tile, touched in moves:
             cell = cells[core]
             if number in heads and heads[number][TIME] > cell[TIME]:
@@ -230,14 +232,14 @@ def test_seats_are_given_out_anew_and_headers_can_follow():
     """Of 20 x 20 cores all want the same tile: there are more packets than seats at first, and few at last."""
     legs = ways(20, 20, np.full(400, 190), True)
     seated, moves = np.empty(0, np.int64), 0
-    for one in Itinerary(20, 20, legs):
-        if one.old_seats is not None:
+    for round_ in Itinerary(20, 20, legs):
+        if round_.old_seats is not None:
             moves += 1
-            seated = np.where(one.old_seats < 0, -1, seated[one.old_seats] if len(seated) else -1)
-        seated[one.entered[0]] = one.entered[1]
-        live = one.before < 400
-        assert np.array_equal(seated[live], one.legs[live])
-        assert np.array_equal(one.legs[one.ended[0]], one.ended[1])
+            seated = np.where(round_.old_seats < 0, -1, seated[round_.old_seats] if len(seated) else -1)
+        seated[round_.entered[0]] = round_.entered[1]
+        live = round_.before < 400
+        assert np.array_equal(seated[live], round_.legs[live])
+        assert np.array_equal(round_.legs[round_.ended[0]], round_.ended[1])
     assert moves > 2
 
 

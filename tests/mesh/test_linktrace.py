@@ -62,13 +62,13 @@ def check(lanes: Lanes, maps: RunMaps) -> None:
         x, y = (int(at) for at in name[name.index("(") + 1 : name.index(")")].split(","))
         port = maps.about["ports"].index(name.split()[-1])
         nbytes, busy = (maps.array("total", which, site)[port, y, x] for which in ("link_bytes", "link_busy"))
-        assert sum(one["bytes"] for one in intervals) == nbytes
-        kept = [one for one in intervals if one["name"] != "not kept"]
+        assert sum(interval["bytes"] for interval in intervals) == nbytes
+        kept = [interval for interval in intervals if interval["name"] != "not kept"]
         if len(kept) == len(intervals):
-            assert sum(one["cycles"] for one in kept) == pytest.approx(busy, rel=1e-9)
-        for one, two in pairwise(intervals):
-            assert one["begin"] + one["cycles"] <= two["begin"] + 1e-6
-        assert all(one["waited"] >= 0 for one in kept)
+            assert sum(interval["cycles"] for interval in kept) == pytest.approx(busy, rel=1e-9)
+        for interval, after in pairwise(intervals):
+            assert interval["begin"] + interval["cycles"] <= after["begin"] + 1e-6
+        assert all(interval["waited"] >= 0 for interval in kept)
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
@@ -123,15 +123,17 @@ def test_who_waits_for_a_link_and_for_how_long(together: bool, tmp_path: Path, c
     assert measured is not None
     lanes = read(folder / "trace.json")
     check(lanes, read_maps(str(folder / "maps.npz")))
-    found = {link: [(one["begin"], one["cycles"], one["from"], one["waited"]) for one in intervals]
-             for (_, link), intervals in lanes.items()}  # fmt: skip
-    assert found["link (0, 0) east"] == [(0, 5, [0, 0], 0)]
-    assert found["link (1, 0) east"][:2] == [(0, 5, [1, 0], 0), (5, 5, [0, 0], 3)]  # it asked at 2
-    assert found["link (2, 0) east"][:1] == [(2, 5, [1, 0], 0)]
-    assert [one[:3] for one in found["link (1, 0) east"][2:]] == [(10, 5, [1, 0])]  # its software was there at 0
-    assert found["link (1, 0) east"][2][3] == 10
-    assert found["link (2, 0) east"][1][:3] == (24, 5, [2, 0])  # 10 + 2 + 5 on its way, 7 for software
-    assert set(found) == {"link (0, 0) east", "link (1, 0) east", "link (2, 0) east"}
+    links = {
+        link: [(interval["begin"], interval["cycles"], interval["from"], interval["waited"]) for interval in intervals]
+        for (_, link), intervals in lanes.items()
+    }
+    assert links["link (0, 0) east"] == [(0, 5, [0, 0], 0)]
+    assert links["link (1, 0) east"][:2] == [(0, 5, [1, 0], 0), (5, 5, [0, 0], 3)]  # it asked at 2
+    assert links["link (2, 0) east"][:1] == [(2, 5, [1, 0], 0)]
+    assert [sent[:3] for sent in links["link (1, 0) east"][2:]] == [(10, 5, [1, 0])]  # its software was there at 0
+    assert links["link (1, 0) east"][2][3] == 10
+    assert links["link (2, 0) east"][1][:3] == (24, 5, [2, 0])  # 10 + 2 + 5 on its way, 7 for software
+    assert set(links) == {"link (0, 0) east", "link (1, 0) east", "link (2, 0) east"}
 
 
 def test_what_is_not_kept_is_one_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,8 +156,8 @@ def test_links_are_chosen_with_a_trace() -> None:
         ({"trace_links": "0,0"}, "are for --trace"),
         ({"trace": "t.json", "trace_links": "7,7"}, "--trace-links '7,7' are 0 of 2 x 2"),
     ]
-    for settings, told in chosen:
-        with pytest.raises(UsageError, match=told):
+    for settings, message in chosen:
+        with pytest.raises(UsageError, match=message):
             open_machine(Alone(), Board.alone(), (2, 2), True, Console(), **settings)
 
 

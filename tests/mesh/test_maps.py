@@ -72,8 +72,8 @@ def test_maps_add_up_to_the_counters_and_are_equal_on_any_ranks(name: str, tmp_p
         return
     alone = emulate(MPI.COMM_SELF, Board.alone(), loaded, options, maps=str(folder / "alone.npz"), **settings)
     off = emulate(MPI.COMM_SELF, Board.alone(), loaded, options, **settings)
-    for one in (report, alone, off):
-        one.pop("host")
+    for run in (report, alone, off):
+        run.pop("host")
     assert report == alone == off
     assert (folder / "maps.npz").read_bytes() == (folder / "alone.npz").read_bytes()
     maps_read = read_maps(str(folder / "maps.npz"))
@@ -82,9 +82,11 @@ def test_maps_add_up_to_the_counters_and_are_equal_on_any_ranks(name: str, tmp_p
     for part, counted in zip(about["parts"], [report["measured"], *report["phases"]], strict=True):
         for which, facts in about["maps"].items():
             maps = [file[f"{part}/{which}"], *(file[f"{part}/{site}/{which}"] for site in about["sites"][1:])]
-            for told in filter(None, facts["adds_up_to"].split(", ")):
-                how, path = told.split()
-                came = sum(int(one.sum()) for one in maps) if how == "sum" else max(int(one.max()) for one in maps)
+            for sum_or_most in filter(None, facts["adds_up_to"].split(", ")):
+                how, path = sum_or_most.split()
+                came = (
+                    sum(int(array.sum()) for array in maps) if how == "sum" else max(int(array.max()) for array in maps)
+                )
                 assert came == at(counted, path), (part, which, path)
         assert file[f"{part}/memory_names_bytes"].sum() == file[f"{part}/memory"].max()
         x, y = file[f"{part}/memory_core"]
@@ -228,12 +230,12 @@ def test_pairs_of_squares_are_the_sums_of_their_cores(sent: Any, later: Any, mor
             before = pairs.copy()
             pairs.add([(*pairs.keys_of(np.array([a]), np.array([b])), nbytes) for a, b, _, nbytes in parts])
             for a, b, _, nbytes in parts:
-                here, there = (at // 7 // side * columns + at % 7 // side for at in (a, b))
-                counted[here, there, 0] += times * nbytes
-                counted[here, there, 1] += times
+                square_a, square_b = (at // 7 // side * columns + at % 7 // side for at in (a, b))
+                counted[square_a, square_b, 0] += times * nbytes
+                counted[square_a, square_b, 1] += times
         pairs.repeat(before, more)
-        found = {(a, b, at): row[at] for a, b, *row in pairs.table().tolist() for at in range(2)}
-        assert found == counted
+        table = {(a, b, at): row[at] for a, b, *row in pairs.table().tolist() for at in range(2)}
+        assert table == counted
 
 
 def test_the_names_at_each_cores_peak_are_those_that_it_held_when_it_first_had_most() -> None:

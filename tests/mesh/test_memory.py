@@ -25,10 +25,10 @@ def new_memory(limit: int | None = None, mesh: Mesh | None = None) -> CoreMemory
     return CoreMemory(mesh or Mesh(4, 3), find_device("ideal", core_memory=limit))
 
 
-def refusal(core: tuple[int, int], name: str, asked: int, used: int, limit: int) -> str:
+def refusal(core: tuple[int, int], name: str, wanted: int, used: int, limit: int) -> str:
     """What the error says, as a pattern."""
     return re.escape(
-        f"core {core}: {name!r} asks for {asked} bytes, {used} are in use, the limit is {limit} (device ideal)"
+        f"core {core}: {name!r} asks for {wanted} bytes, {used} are in use, the limit is {limit} (device ideal)"
     )
 
 
@@ -212,8 +212,8 @@ def test_an_allgather_that_a_core_has_no_room_for_is_refused(payload: bool, comm
     """64 cores of a row, 1 KiB each, to cores of 48 KiB; nothing has moved then."""
     block = new_block(comm, (64, 1), "wse2", payload=payload)
     tiles = block.tiles("tile", (256,), "float32")
-    what = "'tiles of the line' asks for 65536 bytes, 1024 are in use, the limit is 49152"
-    with spreads(block) as (along_x, _), pytest.raises(LimitError, match=what):
+    message = "'tiles of the line' asks for 65536 bytes, 1024 are in use, the limit is 49152"
+    with spreads(block) as (along_x, _), pytest.raises(LimitError, match=message):
         start_allgather(block, along_x, tiles)
     assert block.counters.messages == 0 and block.memory.common == 1024
     with spreads(block) as (along_x, _):

@@ -62,32 +62,32 @@ def read_goal(text: str) -> list[list[Operation]]:
     labels: dict[str, int] = {}
     inside = False
     for line in filter(None, lines):
-        if found := re.fullmatch(r"rank (\d+) \{", line):
-            assert not inside and int(found[1]) == len(ranks)
+        if match := re.fullmatch(r"rank (\d+) \{", line):
+            assert not inside and int(match[1]) == len(ranks)
             ranks.append([])
             labels, inside = {}, True
         elif line == "}":
             assert inside
             inside = False
-        elif found := ORDER_LINE.fullmatch(line):
-            at, before = labels[found[1]], labels[found[3]]
+        elif match := ORDER_LINE.fullmatch(line):
+            at, before = labels[match[1]], labels[match[3]]
             operation = ranks[-1][at]
-            name = "requires" if found[2] == "requires" else "follows"
+            name = "requires" if match[2] == "requires" else "follows"
             assert getattr(operation, name) == -1 and before < at  # so that nothing goes in a circle
             ranks[-1][at] = operation._replace(**{name: before})
         else:
             assert inside
-            found = CALC_LINE.fullmatch(line)
-            if found:
-                operation = Operation(CALC, int(found[2]))
+            match = CALC_LINE.fullmatch(line)
+            if match:
+                operation = Operation(CALC, int(match[2]))
             else:
-                found = MESSAGE_LINE.fullmatch(line)
-                assert found is not None, line
-                _, send, sent, receive, received, peer, tag = found.groups()
+                match = MESSAGE_LINE.fullmatch(line)
+                assert match is not None, line
+                _, send, sent, receive, received, peer, tag = match.groups()
                 operation = Operation(send or receive, int(sent or received), int(peer), int(tag))
                 assert int(tag) < 2**31 and 0 < operation.amount < 2**63
-            assert found[1] not in labels
-            labels[found[1]] = len(ranks[-1])
+            assert match[1] not in labels
+            labels[match[1]] = len(ranks[-1])
             ranks[-1].append(operation)
     assert not inside and len(ranks) == int(count[1])
     return ranks
@@ -96,8 +96,10 @@ def read_goal(text: str) -> list[list[Operation]]:
 def check_matches(ranks: Sequence[Sequence[Operation]]) -> None:
     """Every message that is sent is received once, and nobody waits for ever: all operations come to their end."""
     sent, received = (
-        Counter((rank, one.peer, one.tag, one.amount) if kind == SEND else (one.peer, rank, one.tag, one.amount)
-                for rank, its in enumerate(ranks) for one in its if one.kind == kind)
+        Counter(
+            (*((rank, step.peer) if kind == SEND else (step.peer, rank)), step.tag, step.amount)
+            for rank, its in enumerate(ranks) for step in its if step.kind == kind
+        )
         for kind in (SEND, RECEIVE)
     )  # fmt: skip
     assert sent == received
@@ -109,12 +111,12 @@ def check_matches(ranks: Sequence[Sequence[Operation]]) -> None:
         moved = False
         for rank, its in enumerate(ranks):
             while next_at[rank] < len(its):
-                one = its[next_at[rank]]
-                assert one.requires < 0 or done[rank][one.requires]
-                if one.kind == RECEIVE and (one.peer, rank, one.tag) not in under_way:
+                operation = its[next_at[rank]]
+                assert operation.requires < 0 or done[rank][operation.requires]
+                if operation.kind == RECEIVE and (operation.peer, rank, operation.tag) not in under_way:
                     break
-                if one.kind == SEND:
-                    under_way.add((rank, one.peer, one.tag))
+                if operation.kind == SEND:
+                    under_way.add((rank, operation.peer, operation.tag))
                 done[rank][next_at[rank]] = moved = True
                 next_at[rank] += 1
     assert all(map(all, done))
@@ -153,7 +155,7 @@ def node_types() -> Any:
 def read_chakra(data: bytes, member: int) -> list[Operation]:
     """The nodes of a file, each behind its length, with the kinds of value that ASTRA-sim's feeder takes."""
     metadata_type, node_type = node_types()
-    found, at, first = [], 0, True
+    operations, at, first = [], 0, True
     while at < len(data):
         size = shift = 0
         while True:
@@ -169,21 +171,24 @@ def read_chakra(data: bytes, member: int) -> list[Operation]:
         node = node_type.FromString(piece)
         node.DiscardUnknownFields()
         assert node.SerializeToString(deterministic=True) == piece  # as the library itself would write it
-        assert node.id == len(found) + 1
+        assert node.id == len(operations) + 1
         kind = {number: kind for kind, number in NODES.items()}[node.type]
-        its = {one.name: (one.WhichOneof("value"), getattr(one, one.WhichOneof("value"))) for one in node.attr}
+        its = {
+            attribute.name: (attribute.WhichOneof("value"), getattr(attribute, attribute.WhichOneof("value")))
+            for attribute in node.attr
+        }
         requires = node.data_deps[0] - 1 if node.data_deps else -1
         assert len(node.data_deps) < 2
         if kind == CALC:
             assert its["is_cpu_op"] == ("bool_val", True)
-            found.append(Operation(CALC, its["nanoseconds"][1], requires=requires))
+            operations.append(Operation(CALC, its["nanoseconds"][1], requires=requires))
         else:
             assert its["is_cpu_op"] == ("bool_val", False) and its["comm_size"][0] == "int64_val"
             assert all(its[name][0] == "int32_val" for name in ("comm_src", "comm_dst", "comm_tag"))
             ends = its["comm_src"][1], its["comm_dst"][1]
             assert ends[kind == RECEIVE] == member
-            found.append(Operation(kind, its["comm_size"][1], ends[kind == SEND], its["comm_tag"][1], requires))
-    return found
+            operations.append(Operation(kind, its["comm_size"][1], ends[kind == SEND], its["comm_tag"][1], requires))
+    return operations
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
@@ -207,17 +212,17 @@ def test_messages_are_those_of_the_counters_on_any_ranks(name: str, tmp_path: Pa
     senders, receivers, nbytes, packets = read_maps(files["maps"]).arrays["total/pairs"].T.tolist()
     pairs: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
     for rank, its in enumerate(ranks):
-        for one in its:
-            if one.kind == SEND:
-                pairs[rank, one.peer][0] += one.amount
-                pairs[rank, one.peer][1] += 1
+        for operation in its:
+            if operation.kind == SEND:
+                pairs[rank, operation.peer][0] += operation.amount
+                pairs[rank, operation.peer][1] += 1
     counted = zip(senders, receivers, nbytes, packets, strict=True)
     assert pairs == {(sender, receiver): [size, count] for sender, receiver, size, count in counted}
     if name in ("gemm", "KV cache"):  # elsewhere a packet may be for many
         assert sum(packets) == report["measured"]["messages"]
     for member, its in enumerate(ranks):
-        found = read_chakra((folder / f"a.{member}.et").read_bytes(), member)
-        assert found == [one._replace(follows=-1) for one in its]
+        nodes = read_chakra((folder / f"a.{member}.et").read_bytes(), member)
+        assert nodes == [operation._replace(follows=-1) for operation in its]
 
 
 @pytest.mark.mpi(ranks=[1, 2, 4])
@@ -260,13 +265,13 @@ MESSAGES = st.tuples(
 @given(st.lists(CALCS | MESSAGES, max_size=30), st.integers(0, 2**20), st.randoms(use_true_random=False))
 def test_what_is_written_is_read_back(its: list[Operation], member: int, random: Any) -> None:
     operations = [
-        one._replace(requires=random.randint(-1, at - 1), follows=random.randint(-1, at - 1))
-        for at, one in enumerate(its)
+        operation._replace(requires=random.randint(-1, at - 1), follows=random.randint(-1, at - 1))
+        for at, operation in enumerate(its)
     ]
     assert read_goal("".join(goal([operations]))) == [operations]
     data = b"".join(chakra(member, operations))
-    assert read_chakra(data, member) == [one._replace(follows=-1) for one in operations]
-    whole = sum(one.amount for one in operations if one.kind == CALC) / 1000
+    assert read_chakra(data, member) == [operation._replace(follows=-1) for operation in operations]
+    whole = sum(operation.amount for operation in operations if operation.kind == CALC) / 1000
     assert abs(whole_micros(data, node_types()[1]) - whole) <= 0.5
 
 

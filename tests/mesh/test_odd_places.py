@@ -43,14 +43,14 @@ def sent(block: Block, channel: Channel, numbers: int) -> fabric.Flight:
 def work(block: Block, axis: str, cycles: float) -> None:
     """The cores at the positions are busy for so long."""
     low, time = block.mesh.offset(axis), block.clock.state[TIME] if axis == "x" else block.clock.state[TIME].T
-    here = AT - low
-    time[:, here[(here >= 0) & (here < time.shape[1])]] += cycles
+    mine = AT - low
+    time[:, mine[(mine >= 0) & (mine < time.shape[1])]] += cycles
 
 
 def state_at(block: Block, axis: str, part: int, places: np.ndarray) -> set[float]:
     """Of the cores at these positions of all lines."""
-    found = whole(block, block.clock.state[part])
-    return set((found if axis == "x" else found.T)[:, places].flat)
+    state = whole(block, block.clock.state[part])
+    return set((state if axis == "x" else state.T)[:, places].flat)
 
 
 @pytest.mark.mpi(ranks=[1, 3])
@@ -122,7 +122,7 @@ def test_positions_of_many_lines_are_read_and_written_and_take_little_memory(
     kept = [part for part in (odd.index if isinstance(odd.index, tuple) else (odd.index,)) if hasattr(part, "nbytes")]
     assert sum(part.nbytes for part in kept) <= max(32 * 1024, 8 * length)
     assert np.array_equal(odd.get(), expected[..., np.repeat(at, length // 4)[: length - 1]])
-    some = Positions(view.of(memory, 1), at)
-    some.put(-some.get())
+    places = Positions(view.of(memory, 1), at)
+    places.put(-places.get())
     expected[..., at] *= -1
     assert np.array_equal(view.of(memory, 1), expected)

@@ -43,10 +43,10 @@ def test_every_region_has_its_own_product(width: int, height: int, comm: Any) ->
         turned = whole(block, turn(block, rings, own(block, a)))
     for y in range(0, 6, height):
         for x in range(0, 6, width):
-            here = slice(y, y + height), slice(x, x + width)
-            np.testing.assert_allclose(matrix(c[here]), matrix(a[here]) @ matrix(b[here]), rtol=1e-4, atol=1e-4)
-            by_place = a[here].swapaxes(1, 2).reshape(side, side, 2, 3)
-            assert (turned[here].swapaxes(1, 2).reshape(side, side, 2, 3) == by_place.swapaxes(0, 1)).all()
+            region = slice(y, y + height), slice(x, x + width)
+            np.testing.assert_allclose(matrix(c[region]), matrix(a[region]) @ matrix(b[region]), rtol=1e-4, atol=1e-4)
+            by_place = a[region].swapaxes(1, 2).reshape(side, side, 2, 3)
+            assert (turned[region].swapaxes(1, 2).reshape(side, side, 2, 3) == by_place.swapaxes(0, 1)).all()
     report = measured(block)
     assert report["max_hops"] <= 2 and report["route_entries"]["max"] <= 12
 
@@ -58,10 +58,10 @@ def test_tiles_are_cut_anew_on_some_lines_only(comm: Any) -> None:
     tiles = own(block, numbered(3, 4, 2, 1))
     before, after = np.array([0, 2, 4, 6, 8]), np.array([0, 4, 8, 8, 8])
     chosen = np.array([True, False, True])
-    found = whole(block, remap(block, "y", tiles, before, after, chosen))
+    remapped = whole(block, remap(block, "y", tiles, before, after, chosen))
     every = numbered(3, 4, 2, 1)
     for x in (0, 2):
-        assert (found[:2, x].ravel() == every[:, x].ravel()).all()
+        assert (remapped[:2, x].ravel() == every[:, x].ravel()).all()
     assert measured(block)["hops"] == 2 * (1 + 1 + 2)
 
 
@@ -70,9 +70,9 @@ def test_one_tree_of_several_on_a_line_adds_up_alone(comm: Any) -> None:
     block = new_block(comm, (2, 6))
     tiles = own(block, numbered(2, 6, 3))
     with ktree(block, "y", 1, stretches=(2, 3)) as tree:
-        found = whole(block, allreduce(block, tree.only(3, 6), tiles))
+        sums = whole(block, allreduce(block, tree.only(3, 6), tiles))
     every = numbered(2, 6, 3)
-    assert (found[:3] == every[:3]).all() and (found[3:] == every[3:].sum(axis=0)).all()
+    assert (sums[:3] == every[:3]).all() and (sums[3:] == every[3:].sum(axis=0)).all()
     report = measured(block)
     assert report["stages"] == 2 * 2 and report["messages"] == 2 * (2 + 1)
 
@@ -83,11 +83,11 @@ def test_cores_that_rest_take_no_time_and_count_nothing(payload: bool, comm: Any
     block = new_block(comm, (4, 2), WSE2, payload=payload)
     busy = np.zeros((2, 4), bool)
     busy[1, 2:] = True
-    here = busy[block.mesh.y0 : block.mesh.y0 + block.shape[0], block.mesh.x0 : block.mesh.x0 + block.shape[1]]
+    mine = busy[block.mesh.y0 : block.mesh.y0 + block.shape[0], block.mesh.x0 : block.mesh.x0 + block.shape[1]]
     ones = np.ones((*block.lead, 2, 3), np.float32)
-    found = block.matmul(ones, ones.swapaxes(-1, -2), cores=here)
-    block.elementwise(found, 3, here)
-    assert ((block.clock.state[TIME] > 0) == here).all()
+    products = block.matmul(ones, ones.swapaxes(-1, -2), cores=mine)
+    block.elementwise(products, 3, mine)
+    assert ((block.clock.state[TIME] > 0) == mine).all()
     if payload:
-        assert (found[here] == 3).all() and (found[~here] == 0).all()
+        assert (products[mine] == 3).all() and (products[~mine] == 0).all()
     assert measured(block)["macs"] == 2 * 2 * 2 * 3

@@ -57,14 +57,14 @@ def test_broad_tiles_are_summed_in_the_order_that_is_asked_for(sizes: tuple[int,
     rows = rng.integers(0, 2, m).astype(bool)
     expected = np.where(rows[:, None], even + odd, in_order)
     for apart, right in ((bytes(rows), expected), (b"\0" * m, in_order), (b"\1" * m, even + odd)):
-        found, more = np.empty_like(right), total.copy()
-        assert core.built.multiply(a, b, found, True, False, 0, apart) and found.tobytes() == right.tobytes()
+        product, more = np.empty_like(right), total.copy()
+        assert core.built.multiply(a, b, product, True, False, 0, apart) and product.tobytes() == right.tobytes()
         assert core.built.multiply(a, b, more, True, True, 0, apart) and more.tobytes() == (total + right).tobytes()
     for kind, fused, count in ((0, False, m), (0, True, m - 1), (1, True, m)):
         factor = b.astype(np.float16).view(np.uint16) if kind else b
-        assert not core.built.multiply(a, factor, found, fused, False, kind, b"\0" * count)
+        assert not core.built.multiply(a, factor, product, fused, False, kind, b"\0" * count)
     turned = np.ascontiguousarray(b.swapaxes(-1, -2)).swapaxes(-1, -2)
-    assert n == 1 or k == 1 or not core.built.multiply(a, turned, found, True, False, 0, b"\0" * m)
+    assert n == 1 or k == 1 or not core.built.multiply(a, turned, product, True, False, 0, b"\0" * m)
 
 
 @compiled
@@ -83,10 +83,10 @@ def test_broad_tiles_multiply_as_blas_does(sizes: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_number_of_16_bits_is_widened_as_numpy_does(kind: type) -> None:
     numbers = np.arange(2**16, dtype=np.uint16).reshape(-1, 1, 64)
-    ones, found = np.ones((len(numbers), 1, 1), np.float32), np.empty(numbers.shape, np.float32)
+    ones, widened = np.ones((len(numbers), 1, 1), np.float32), np.empty(numbers.shape, np.float32)
     code = products.KINDS[np.dtype(kind).name]
-    assert core.built.multiply(ones, numbers, found, False, False, code)
-    np.testing.assert_array_equal(found, numbers.view(kind).astype(np.float32))
+    assert core.built.multiply(ones, numbers, widened, False, False, code)
+    np.testing.assert_array_equal(widened, numbers.view(kind).astype(np.float32))
 
 
 @compiled

@@ -33,19 +33,19 @@ def walks(draw: st.DrawFn, width: int, height: int) -> Cores:
     """A path between any two cores: along x first, along y first, or through a core in between."""
     corner = st.tuples(st.integers(0, width - 1), st.integers(0, height - 1))
     stops = draw(st.lists(corner, min_size=2, max_size=3, unique=True))
-    found = [stops[0]]
+    walked = [stops[0]]
     for to_x, to_y in stops[1:]:
         x_first = draw(st.booleans())
         for axis in (0, 1) if x_first else (1, 0):
-            while found[-1][axis] != (to_x, to_y)[axis]:
-                x, y = found[-1]
-                step = 1 if (to_x, to_y)[axis] > found[-1][axis] else -1
-                found.append((x + step, y) if axis == 0 else (x, y + step))
-    known: list[tuple[int, int]] = []
-    for core in found:  # no core twice: a loop is left out
-        known = known[: known.index(core)] if core in known else known
-        known.append(core)
-    return tuple(known)
+            while walked[-1][axis] != (to_x, to_y)[axis]:
+                x, y = walked[-1]
+                step = 1 if (to_x, to_y)[axis] > walked[-1][axis] else -1
+                walked.append((x + step, y) if axis == 0 else (x, y + step))
+    without_loops: list[tuple[int, int]] = []
+    for core in walked:  # no core twice: a loop is left out
+        without_loops = without_loops[: without_loops.index(core)] if core in without_loops else without_loops
+        without_loops.append(core)
+    return tuple(without_loops)
 
 
 @st.composite
@@ -108,8 +108,8 @@ def keep_a_copy(block: Block, core: tuple[int, int], colour: int) -> None:
     """A router on the way delivers the packet as well as passing it on."""
     mesh, tables = block.mesh, block.tables
     x, y = core[0] - mesh.x0, core[1] - mesh.y0
-    here = 0 <= x < mesh.block_width and 0 <= y < mesh.block_height
-    enters, leaves = (int(table[colour, y, x]) if here else 0 for table in (tables.enters, tables.leaves))
+    is_mine = 0 <= x < mesh.block_width and 0 <= y < mesh.block_height
+    enters, leaves = (int(table[colour, y, x]) if is_mine else 0 for table in (tables.enters, tables.leaves))
     overwrite(tables, core, colour, enters, leaves | 1 << RAMP)
 
 
@@ -118,20 +118,20 @@ def in_the_reference(block: Block, work: Any) -> tuple[reference_fabric.Outcome,
     with traced(block) as trace:
         work(block)
         state = block.clock.state.copy()
-    found = reference_fabric.run(trace.todo, block.device.alpha, block.device.link_bytes_per_cycle)
-    return found, state
+    outcome = reference_fabric.run(trace.todo, block.device.alpha, block.device.link_bytes_per_cycle)
+    return outcome, state
 
 
-def state_of(found: reference_fabric.Outcome, shape: tuple[int, ...]) -> np.ndarray:
+def state_of(outcome: reference_fabric.Outcome, shape: tuple[int, ...]) -> np.ndarray:
     state = np.zeros((3, *shape))
-    for (x, y), core in found.cores.items():
+    for (x, y), core in outcome.cores.items():
         state[:, y, x] = core.time, *core.path
     return state
 
 
-def links_of(found: reference_fabric.Outcome, shape: tuple[int, ...]) -> np.ndarray:
+def links_of(outcome: reference_fabric.Outcome, shape: tuple[int, ...]) -> np.ndarray:
     links = np.zeros((4, *shape), np.int64)
-    for ((x, y), port), nbytes in found.link_bytes.items():
+    for ((x, y), port), nbytes in outcome.link_bytes.items():
         links[port, y, x] = nbytes
     return links
 
@@ -201,8 +201,8 @@ def test_a_link_is_not_kept_for_a_packet_that_was_sent_before_and_comes_later(co
         block.clock.state[TIME] += own(block, np.array([[0.0, late, 0.0, 0.0]]))
         tiles = np.zeros((*block.shape, 4), np.float32)
         paths = [Path(tuple((x, 0) for x in range(low, low + 3))) for low in (0, 1)]
-        with installed_paths(block.tables, paths[:1]) as one, installed_paths(block.tables, paths[1:]) as other:
-            for flight in [fabric.send(block, channel, tiles) for channel in (one, other)]:
+        with installed_paths(block.tables, paths[:1]) as first, installed_paths(block.tables, paths[1:]) as second:
+            for flight in [fabric.send(block, channel, tiles) for channel in (first, second)]:
                 fabric.receive(block, flight)
         assert tuple(whole(block, block.clock.state[TIME])[0, 2:]) == times
         assert measured(block)["out_of_order"]["packets"] == 0
@@ -217,13 +217,13 @@ def test_a_link_is_not_given_twice(comm):
     block = new_block(comm, (4, 1), "wse2")
     tiles = np.zeros((*block.shape, 4), np.float32)
     with (
-        installed(block.tables, "x", [routes.Route(1, (2,))]) as one,
+        installed(block.tables, "x", [routes.Route(1, (2,))]) as short,
         installed(block.tables, "x", [routes.Route(0, (3,))]) as other,
     ):
-        flights = [fabric.send(block, one, tiles)]
+        flights = [fabric.send(block, short, tiles)]
         for more in (10.0, 90.0):
             block.clock.state[TIME] += own(block, np.array([[0.0, more, 0.0, 0.0]]))
-            flights.append(fabric.send(block, one, tiles))
+            flights.append(fabric.send(block, short, tiles))
         block.clock.state[TIME] += own(block, np.array([[11.0, 0.0, 0.0, 0.0]]))
         flights.append(fabric.send(block, other, tiles))
         for flight in flights:
@@ -239,12 +239,12 @@ def test_a_link_is_taken_from_when_its_last_head_asked(asks: int, gets: int, com
     block = new_block(comm, (4, 1), "wse2")
     tiles = np.zeros((*block.shape, 4), np.float32)
     with (
-        installed(block.tables, "x", [routes.Route(1, (2,))]) as one,
+        installed(block.tables, "x", [routes.Route(1, (2,))]) as short,
         installed(block.tables, "x", [routes.Route(0, (3,))]) as other,
     ):
-        flights = [fabric.send(block, one, tiles)]
+        flights = [fabric.send(block, short, tiles)]
         block.clock.state[TIME] += own(block, np.array([[asks - 1.0, 100.0, 0.0, 0.0]]))
-        flights += [fabric.send(block, one, tiles), fabric.send(block, other, tiles)]
+        flights += [fabric.send(block, short, tiles), fabric.send(block, other, tiles)]
         for flight in flights:
             fabric.receive(block, flight)
     assert whole(block, block.clock.state[TIME]).tolist() == [[asks - 1, 100, 105, gets + 2 + 4]]
@@ -282,16 +282,16 @@ def test_a_link_is_given_to_a_packet_that_comes_between_two_that_were_sent_befor
     block = new_block(comm, (4, 1), "wse2")
     tiles = np.zeros((*block.shape, 4), np.float32)
     with (
-        installed(block.tables, "x", [routes.Route(1, (2,))]) as one,
+        installed(block.tables, "x", [routes.Route(1, (2,))]) as short,
         (
             installed_paths(block.tables, [Path(tuple((x, 0) for x in range(4)))])
             if paths
             else installed(block.tables, "x", [routes.Route(0, (3,))])
         ) as other,
     ):
-        flights = [fabric.send(block, one, tiles)]
+        flights = [fabric.send(block, short, tiles)]
         block.clock.state[TIME] += own(block, np.array([[50.0, 100.0, 0.0, 0.0]]))
-        flights += [fabric.send(block, channel, tiles) for channel in (one, other)]
+        flights += [fabric.send(block, channel, tiles) for channel in (short, other)]
         for flight in flights:
             fabric.receive(block, flight)
     assert whole(block, block.clock.state[TIME]).tolist() == [[50, 100, 100 + 1 + 4, 50 + 3 + 4]]
@@ -310,8 +310,8 @@ def test_paths_that_do_not_meet_take_alpha_a_hop_and_the_tail(width: float | Non
         flights = [fabric.send(block, channel, np.zeros((*block.shape, 4), np.float32)) for _ in range(2)]
         for turn, flight in enumerate(flights):
             fabric.receive(block, flight)
-            found = whole(block, block.clock.state[TIME])
-            assert {found[y + 1, x + 1] for x, y in corners} == {2 * 3.0 + (1 + turn) * busy}
+            times = whole(block, block.clock.state[TIME])
+            assert {times[y + 1, x + 1] for x, y in corners} == {2 * 3.0 + (1 + turn) * busy}
 
 
 def halo(block: Block) -> None:
@@ -322,7 +322,7 @@ def halo(block: Block) -> None:
         block.clock.state[TIME] += own(block, rng.integers(0, 30, (block.mesh.height, block.mesh.width)) + 0.25)
         with ExitStack() as stack:
             channels = [stack.enter_context(installed(block.tables, *pattern)) for pattern in patterns]
-            flights = [fabric.send(block, one, np.zeros((*block.shape, size), np.float32)) for one in channels]
+            flights = [fabric.send(block, channel, np.zeros((*block.shape, size), np.float32)) for channel in channels]
             fabric.receive_at(block, channels[1], flights[1], marks(block.mesh.width, [1, 4]))
             for flight in flights:
                 fabric.receive(block, flight)
@@ -335,9 +335,9 @@ def test_ramps_go_to_the_head_that_asks_first_whatever_the_program_waits_for_fir
 
     def expected(alone: Any) -> Any:
         block = new_block(alone, (6, 4), "wse2")
-        found, state = in_the_reference(block, halo)
-        assert np.array_equal(state, state_of(found, block.shape))
-        assert found.behind > 0
+        outcome, state = in_the_reference(block, halo)
+        assert np.array_equal(state, state_of(outcome, block.shape))
+        assert outcome.behind > 0
         return state
 
     state = on_one_rank(comm, expected)
@@ -372,27 +372,31 @@ def pattern(n: int, step: int, ring: bool) -> tuple[routes.Route, ...]:
     if not ring:
         return routes.chain(n, step)
     round_ = routes.interleaved_ring(n)
-    return round_ if step == 1 else tuple(routes.Route(one.stops[0], (one.source,)) for one in round_)
+    return round_ if step == 1 else tuple(routes.Route(route.stops[0], (route.source,)) for route in round_)
 
 
 def exchange_with_neighbours(block: Block, rounds: list[dict[str, Any]]) -> None:
-    for one in rounds:
-        late = np.random.default_rng(one["seed"]).integers(0, one["skew"] + 1, (block.mesh.height, block.mesh.width))
+    for round_ in rounds:
+        late = np.random.default_rng(round_["seed"]).integers(
+            0, round_["skew"] + 1, (block.mesh.height, block.mesh.width)
+        )
         block.clock.state[TIME] += own(block, late.astype(np.float64))
         with ExitStack() as stack:
             channels = [
-                stack.enter_context(installed(block.tables, axis, pattern(block.mesh.length(axis), step, one["rings"])))
-                for (axis, step), _, _ in one["ways"]
+                stack.enter_context(
+                    installed(block.tables, axis, pattern(block.mesh.length(axis), step, round_["rings"]))
+                )
+                for (axis, step), _, _ in round_["ways"]
             ]
             flights = [
                 fabric.send(block, channel, np.zeros((*block.shape, size), np.float32), stream=stream)
-                for channel, (_, size, stream) in zip(channels, one["ways"], strict=True)
+                for channel, (_, size, stream) in zip(channels, round_["ways"], strict=True)
             ]
-            if one["some"] is not None:
-                at, bits = one["some"]
+            if round_["some"] is not None:
+                at, bits = round_["some"]
                 chosen = [place for place in range(channels[at].length) if bits >> place & 1]
                 fabric.receive_at(block, channels[at], flights[at], marks(channels[at].length, chosen))
-            for at in one["order"]:
+            for at in round_["order"]:
                 fabric.receive(block, flights[at])
 
 
@@ -405,8 +409,8 @@ def test_any_packets_to_neighbours_take_the_time_of_the_reference(comm):
     @given(neighbours())
     def check(rounds: list[dict[str, Any]]) -> None:
         block = new_block(comm, (5, 4), device)
-        found, state = in_the_reference(block, lambda block: exchange_with_neighbours(block, rounds))
-        assert measured(block)["out_of_order"]["packets"] or np.array_equal(state, state_of(found, block.shape))
+        outcome, state = in_the_reference(block, lambda block: exchange_with_neighbours(block, rounds))
+        assert measured(block)["out_of_order"]["packets"] or np.array_equal(state, state_of(outcome, block.shape))
 
     check()
 
@@ -428,11 +432,11 @@ def test_two_packets_for_every_core_take_its_ramp_in_turn(
     for seed in range(8):
         clocks = np.random.default_rng(seed).integers(0, 1 + 2 * seed, (4, 6)).astype(np.float64)
         asks, far = np.zeros((2, 4, 6)), np.zeros((2, 4, 6))
-        for way, (n, to, here) in enumerate(((6, asks[0].T, clocks.T), (4, asks[1], clocks))):
+        for way, (n, to, ready) in enumerate(((6, asks[0].T, clocks.T), (4, asks[1], clocks))):
             for route in routes.interleaved_ring(n):
                 (stop,) = route.stops
                 hops = abs(stop - route.source)
-                to[stop] = here[route.source] + way * sizes[0] + hops  # the ramp to the router is free when x has left
+                to[stop] = ready[route.source] + way * sizes[0] + hops  # the ramp to the router is free when x has left
                 (far[0].T, far[1])[way][stop] = hops
         begin = np.where(asks[0] <= asks[1], [asks[0], np.maximum(asks[0] + taking[0], asks[1])],
                          [np.maximum(asks[1] + taking[1], asks[0]), asks[1]])  # fmt: skip
@@ -485,14 +489,14 @@ def test_packets_that_ask_together_take_a_ramp_as_their_transfers_were_started(
     assert (state[TIME], state[HOPS]) == (3 + sum(sizes), len(ways[started[-1]]) - 1)
 
 
-def given_to(ask: float, busy: float, free: float, asked: float, idle: float) -> tuple[tuple[float, ...], bool]:
+def given_to(ask: float, busy: float, free: float, asked_at: float, idle: float) -> tuple[tuple[float, ...], bool]:
     """One head and one link, as `order.give`: (start, free, asked, idle), and whether it was held up by a later one."""
-    if asked <= ask:
+    if asked_at <= ask:
         return (max(ask, free), max(ask, free) + busy, ask, free), False
     begin = max(ask, idle)
-    if begin + busy <= asked:
-        return (begin, free, asked, begin + busy), ask < idle
-    return (free, free + busy, asked, free), True
+    if begin + busy <= asked_at:
+        return (begin, free, asked_at, begin + busy), ask < idle
+    return (free, free + busy, asked_at, free), True
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -506,16 +510,16 @@ def test_links_are_given_to_one_head_at_a_time(comm):
     def check(turns: list[list[int]], busy: int) -> None:
         counters = block.counters
         counters.out_of_order, counters.longest_wait = 0, 0.0
-        free, asked, idle = np.zeros((3, 3))
+        free, asked_at, idle = np.zeros((3, 3))
         links, used, late, longest = [(0.0, 0.0, 0.0)] * 3, [set[int]() for _ in range(3)], 0, 0.0
         for turn in turns:
             times = np.array(turn, float)
-            order.give(block, times, float(busy), free, asked, idle)
+            order.give(block, times, float(busy), free, asked_at, idle)
             for at, ask in enumerate(turn):
                 (start, *new), held_up = given_to(ask, busy, *links[at])
                 links[at] = (new[0], new[1], new[2])
                 late, longest = late + held_up, max(longest, (start - ask) * held_up)
-                assert (times[at], free[at], asked[at], idle[at]) == (start, *links[at])
+                assert (times[at], free[at], asked_at[at], idle[at]) == (start, *links[at])
                 taken = set(range(int(start), int(start) + busy))
                 assert start >= ask and not taken & used[at]
                 used[at] |= taken
@@ -556,11 +560,11 @@ def compared(comm: Any, name: str, mesh: tuple[int, int], options: dict[str, Any
     program = load_program(name)
     arguments = {option.name: option.default for option in program.options} | options
     block = new_block(comm, mesh, "wse2", core_memory=2**20)
-    found, state = in_the_reference(block, lambda block: program.run(block, **arguments))
+    outcome, state = in_the_reference(block, lambda block: program.run(block, **arguments))
     report = measured(block)
-    assert (found.messages, found.hops, found.longest) == (report["messages"], report["hops"], report["max_hops"])
-    assert sum(found.link_bytes.values()) == report["link_bytes"]["total"]
-    return found, state, report["out_of_order"]["packets"]
+    assert (outcome.messages, outcome.hops, outcome.longest) == (report["messages"], report["hops"], report["max_hops"])
+    assert sum(outcome.link_bytes.values()) == report["link_bytes"]["total"]
+    return outcome, state, report["out_of_order"]["packets"]
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -568,9 +572,9 @@ def compared(comm: Any, name: str, mesh: tuple[int, int], options: dict[str, Any
 def test_programs_whose_heads_are_in_order_take_the_time_of_the_reference(
     name: str, mesh: tuple[int, int], options: dict[str, Any], comm
 ):
-    found, state, out_of_order = compared(comm, name, mesh, options)
+    outcome, state, out_of_order = compared(comm, name, mesh, options)
     assert out_of_order == 0
-    assert np.array_equal(state[0], state_of(found, state.shape[1:])[0])
+    assert np.array_equal(state[0], state_of(outcome, state.shape[1:])[0])
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -579,8 +583,8 @@ def test_programs_whose_heads_are_in_order_take_the_time_of_the_reference(
 def test_programs_whose_heads_are_not_are_off_by_as_much_as_the_docs_say(
     name: str, mesh: tuple[int, int], options: dict[str, Any], least: float, most: float, comm
 ):
-    found, state, out_of_order = compared(comm, name, mesh, options)
-    expected = state_of(found, state.shape[1:])[0]
+    outcome, state, out_of_order = compared(comm, name, mesh, options)
+    expected = state_of(outcome, state.shape[1:])[0]
     assert out_of_order > 0 or np.array_equal(state[0], expected)
     assert least <= state[0].max() / expected.max() <= most
 
@@ -599,7 +603,7 @@ def test_a_trace_of_two_hops_by_hand():
     on = frozenset
     routers = {(0, 0): {0: (on([RAMP]), on([1]))}, (1, 0): {0: (on([3]), on([1]))}, (2, 0): {0: (on([3]), on([RAMP]))}}
     todo: dict[Any, list[tuple[Any, ...]]] = {(0, 0): [("send", 1, 0, 16, routers, 4.0, False)], (1, 0): []}
-    found = reference_fabric.run(todo | {(2, 0): [("work", 1.0), ("wait", 1), ("stage", 5.0)]}, 1.0, 4.0)
-    assert (found.cores[2, 0].time, found.cores[2, 0].path) == (2 + 4 + 5, (2, 1))
-    assert found.link_bytes == {((0, 0), 1): 16, ((1, 0), 1): 16}
-    assert (found.messages, found.hops, found.longest, found.behind) == (1, 2, 2, 0)
+    outcome = reference_fabric.run(todo | {(2, 0): [("work", 1.0), ("wait", 1), ("stage", 5.0)]}, 1.0, 4.0)
+    assert (outcome.cores[2, 0].time, outcome.cores[2, 0].path) == (2 + 4 + 5, (2, 1))
+    assert outcome.link_bytes == {((0, 0), 1): 16, ((1, 0), 1): 16}
+    assert (outcome.messages, outcome.hops, outcome.longest, outcome.behind) == (1, 2, 2, 0)

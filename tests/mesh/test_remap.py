@@ -34,11 +34,11 @@ def check(comm: Any, axis: str, before: list[int], after: list[int], payload: bo
         for at in range(length):
             units = np.arange(before[low + at], before[low + at + 1])
             (tiles[:, at] if axis == "x" else tiles[at])[:, : len(units), 0] = units
-    found = remap(block, axis, tiles, np.array(before), np.array(after))
+    cut = remap(block, axis, tiles, np.array(before), np.array(after))
     if payload:
         for at in range(length):
             units = np.arange(after[low + at], after[low + at + 1])
-            assert ((found[:, at] if axis == "x" else found[at])[:, : len(units), 0] == units).all()
+            assert ((cut[:, at] if axis == "x" else cut[at])[:, : len(units), 0] == units).all()
     return measured(block)
 
 

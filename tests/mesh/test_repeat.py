@@ -71,21 +71,21 @@ def test_repetitions_multiply_when_they_are_nested(comm):
                 stretch(block, rings, tree, tiles)
         return measured(block)
 
-    one, other = nested(6, 1), nested(2, 3)
-    del one["host"], other["host"]
-    assert one == other
+    outermost, other = nested(6, 1), nested(2, 3)
+    del outermost["host"], other["host"]
+    assert outermost == other
 
 
 @pytest.mark.mpi(ranks=[1])
 def test_peaks_and_the_host_are_counted_once(comm):
-    found = []
+    reports = []
     for times in (1, 9):
         block = new_block(comm, (2, 1), SLOW)
         tiles = own(block, numbered(2, 1, 2, 1, 3, 3))[:, :, :1]
         with interleaved_rings(block), ktree(block, "x") as tree, repeated(block, times):
             allreduce(block, tree, tiles)
-        found.append(measured(block))
-    once, often = found
+        reports.append(measured(block))
+    once, often = reports
     for key in ("max_hops", "route_entries", "memory_bytes"):
         assert once[key] == often[key]
     assert once["host"]["messages"] == often["host"]["messages"]
@@ -129,8 +129,8 @@ def test_a_sample_spread_over_a_loop_counts_for_all_its_steps(sample: int, steps
     assert len(ran) == steps
     assert ran == sorted(set(ran))
     for key in ("macs", "critical_path"):
-        one, other = (found["macs"] if key == "macs" else found[key]["cycles"] for found in (part, whole))
-        assert one == pytest.approx(other, rel=0.05)
+        sampled, other = (report["macs"] if key == "macs" else report[key]["cycles"] for report in (part, whole))
+        assert sampled == pytest.approx(other, rel=0.05)
 
 
 @pytest.mark.mpi(ranks=[1, 3])

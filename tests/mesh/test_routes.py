@@ -266,9 +266,11 @@ def test_a_tree_on_stretches_is_the_same_on_each(n: int, copies: int):
     assert len(every.levels) == len(tree.levels)
     for at in range(0, copies * n, n):
         own = range(at, at + n)
-        for one, other in zip([*tree.levels, None], [*every.levels, None], strict=True):
-            had, has = (of.routes if of else whole.spread for of, whole in ((one, tree), (other, every)))
-            here = [(r.source - at, *(stop - at for stop in r.stops)) for r in has if r.source in own]
-            assert here == [(r.source, *r.stops) for r in had]
-            if one and other:
-                assert [{core - at for core in step if core in own} for step in other.steps] == [*map(set, one.steps)]
+        for level, on_all in zip([*tree.levels, None], [*every.levels, None], strict=True):
+            had, has = (of.routes if of else whole.spread for of, whole in ((level, tree), (on_all, every)))
+            shifted = [(r.source - at, *(stop - at for stop in r.stops)) for r in has if r.source in own]
+            assert shifted == [(r.source, *r.stops) for r in had]
+            if level and on_all:
+                assert [{core - at for core in step if core in own} for step in on_all.steps] == [
+                    *map(set, level.steps)
+                ]

@@ -55,33 +55,35 @@ def test_layers_that_are_counted_for_all_count_at_every_block(layers_run: int, c
         run_program(comm, "llama", (6, 6), "wse2", limits, False, model="llama-tiny", max_new_tokens=2, **more)
         for more in (options, options | {"layers_run": layers_run})
     )
-    for one, other in zip([every["measured"], *every["phases"]], [part["measured"], *part["phases"]], strict=True):
+    for counted, sampled in zip(
+        [every["measured"], *every["phases"]], [part["measured"], *part["phases"]], strict=True
+    ):
         for key in ("hops", "stages", "link_bytes", "cores_used", "memory_bytes", "route_entries"):
-            assert one[key] == other[key], (one.get("name"), key)
+            assert counted[key] == sampled[key], (counted.get("name"), key)
 
 
 @pytest.mark.mpi(ranks=[1, 2])
 def test_a_phase_has_what_other_blocks_sent_in_it(comm: Any) -> None:
     block = new_block(comm, (4, 2), SLOW)
     other = block.another("there", 6, 2)
-    with block.phase("one") as one:
+    with block.phase("one") as first:
         shift(block)
         shift(other)
-    with block.phase("two") as two:
+    with block.phase("two") as second:
         shift(block)
-    with block.phase("three") as three:
+    with block.phase("three") as third:
         shift(other)
-    for segment, sent in ((one, [block, other]), (two, [block]), (three, [other])):
-        here = {at.site_key: TILE * 2 * (at.mesh.width - 1) for at in sent}
-        found = [bytes_at(segment.counters)] if comm.size == 1 else comm.allgather(bytes_at(segment.counters))
-        assert {place: sum(part.get(place, 0) for part in found) for place in here} == here
-        assert {place for part in found for place in part} == set(here)
-    assert not two.counters.used.get(other.site_key, np.zeros(1)).any()
+    for segment, sent in ((first, [block, other]), (second, [block]), (third, [other])):
+        expected = {at.site_key: TILE * 2 * (at.mesh.width - 1) for at in sent}
+        shares = [bytes_at(segment.counters)] if comm.size == 1 else comm.allgather(bytes_at(segment.counters))
+        assert {place: sum(part.get(place, 0) for part in shares) for place in expected} == expected
+        assert {place for part in shares for place in part} == set(expected)
+    assert not second.counters.used.get(other.site_key, np.zeros(1)).any()
 
 
 @pytest.mark.mpi(ranks=[1])
 def test_a_repeated_stretch_multiplies_the_bytes_of_every_block(comm: Any) -> None:
-    found = []
+    outcomes = []
     for times, runs in ((5, 1), (1, 5)):
         block = new_block(comm, (4, 2), SLOW)
         other = block.another("there", 6, 2)
@@ -93,9 +95,9 @@ def test_a_repeated_stretch_multiplies_the_bytes_of_every_block(comm: Any) -> No
                 block.follow(other)
                 shift(block)
         (segment,) = block.finish()
-        found.append((bytes_at(segment.counters), segment.counters.hops))
-    assert found[0] == found[1]
-    assert found[0][0] == {block.site_key: 5 * TILE * 6, other.site_key: 6 * TILE * 10}
+        outcomes.append((bytes_at(segment.counters), segment.counters.hops))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0] == {block.site_key: 5 * TILE * 6, other.site_key: 6 * TILE * 10}
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -117,14 +119,14 @@ def test_whoever_is_followed_has_entered_what_it_did(comm: Any) -> None:
     """Cores used, memory and entries of a block that is left and not seen again."""
     block = new_block(comm, (4, 2), SLOW)
     other = block.another("there", 6, 2)
-    with block.phase("one") as one:
+    with block.phase("one") as phase:
         other.follow(block)
         other.work(np.array([[3, 0, 0, 0, 0, 0], [0] * 6]))
         with other.memory.hold("much", 1000), installed(other.tables, "x", routes.chain(6)):
             pass
         block.follow(other)
-    assert (one.memory, one.entries) == (1000, 2)
-    assert one.counters.used[other.site_key].tolist() == [[True] + [False] * 5, [False] * 6]
+    assert (phase.memory, phase.entries) == (1000, 2)
+    assert phase.counters.used[other.site_key].tolist() == [[True] + [False] * 5, [False] * 6]
 
 
 @pytest.mark.mpi(ranks=[1, 2])
@@ -151,10 +153,10 @@ def test_whoever_is_followed_has_moved_the_heads_that_nobody_waits_for(comm: Any
 def test_peaks_of_a_block_that_nobody_follows_are_those_of_the_phase(comm: Any) -> None:
     block = new_block(comm, (4, 2), SLOW)
     other = block.another("there", 6, 2)
-    with block.phase("one") as one, other.memory.hold("much", 1000):
+    with block.phase("one") as first, other.memory.hold("much", 1000):
         shift(other)
-    with block.phase("two") as two, other.memory.hold("little", 10):
+    with block.phase("two") as second, other.memory.hold("little", 10):
         shift(other)
     tile = 4 * 3  # bytes of the tile that comes in
-    assert (one.memory, two.memory) == (1000 + tile, 10 + tile)
-    assert (one.entries, two.entries) == (2, 2)
+    assert (first.memory, second.memory) == (1000 + tile, 10 + tile)
+    assert (first.entries, second.entries) == (2, 2)

@@ -34,14 +34,14 @@ KINDS = np.float32, np.float16, np.int8
 
 def rounds(block: Block, seed: int) -> tuple[list[bytes], dict[str, Any]]:
     """Transfers among shifts of which several are under way: (what clocks, links and tiles then are, counters)."""
-    random, told, mesh = np.random.default_rng(seed), list[bytes](), block.mesh
+    random, kept, mesh = np.random.default_rng(seed), list[bytes](), block.mesh
     with ExitStack() as stack:
         rings = [stack.enter_context(interleaved_ring(block, axis)) for axis in "xy"]
         back = [stack.enter_context(plain_ring(block, axis, reverse=True)) for axis in "xy"]
         ways = [stack.enter_context(installed(block.tables, axis, routes.chain(mesh.length(axis)))) for axis in "xy"]
         root = mesh.width // 2
         ways.append(stack.enter_context(installed(block.tables, "x", routes.multicast(mesh.width, root))))
-        some = {axis: np.arange(mesh.length("y" if axis == "x" else "x")) % 2 == 0 for axis in "xy"}
+        alternate = {axis: np.arange(mesh.length("y" if axis == "x" else "x")) % 2 == 0 for axis in "xy"}
 
         def tiles(kind: Any, *shape: int) -> np.ndarray:
             numbers = random.integers(-99, 99, (mesh.height, mesh.width, *shape))
@@ -49,44 +49,44 @@ def rounds(block: Block, seed: int) -> tuple[list[bytes], dict[str, Any]]:
 
         for number in range(90):
             kind, size = KINDS[random.integers(3)], (1, 1, 2 + 3 * random.integers(2))
-            way, what = ways[random.integers(len(ways))], random.integers(9)
-            lines = some[way.axis or "x"] if random.integers(2) else None
-            one, other = tiles(kind, *size), tiles(kind, *size)
-            if what < 3:  # two under way, as MeshGEMM has them; one of the same routes behind the other
-                at = [random.integers(2) if what else axis for axis in (0, 1)]
-                out, also = one.copy(), other.copy()
-                first = start_shift(block, rings[at[0]], one, out)
+            way, case = ways[random.integers(len(ways))], random.integers(9)
+            lines = alternate[way.axis or "x"] if random.integers(2) else None
+            sent, other = tiles(kind, *size), tiles(kind, *size)
+            if case < 3:  # two under way, as MeshGEMM has them; one of the same routes behind the other
+                at = [random.integers(2) if case else axis for axis in (0, 1)]
+                out, also = sent.copy(), other.copy()
+                first = start_shift(block, rings[at[0]], sent, out)
                 second = start_shift(block, rings[at[1]], other, other if number % 3 else also)
                 finish_shift(block, first + second if number % 2 else second + first)
-                told += [out.tobytes(), other.tobytes(), also.tobytes()]
-            elif what == 3:
-                rotate(block, rings[0], back[0], one, random.integers(-1, 2, mesh.height).tolist())
-                told.append(one.tobytes())
-            elif what == 4:
-                told.append(fabric.transfer(block, way, one, other, lines=lines, stream=bool(number % 2)).tobytes())
-            elif what == 5:
-                told.append(fabric.transfer(block, way, one, one, lines=lines).tobytes())
-            elif what == 6:  # what the core does not make: tiles become numbers of another kind, or are combined
-                told.append(fabric.transfer(block, way, one, other.astype(np.float64)).tobytes())
-                told.append(fabric.transfer(block, way, one, other, combine=np.maximum).tobytes())
-                twice = np.repeat(one, 2, axis=-1)
-                told.append(fabric.transfer(block, way, twice[..., ::2], other).tobytes())
-            elif what == 7:
+                kept += [out.tobytes(), other.tobytes(), also.tobytes()]
+            elif case == 3:
+                rotate(block, rings[0], back[0], sent, random.integers(-1, 2, mesh.height).tolist())
+                kept.append(sent.tobytes())
+            elif case == 4:
+                kept.append(fabric.transfer(block, way, sent, other, lines=lines, stream=bool(number % 2)).tobytes())
+            elif case == 5:
+                kept.append(fabric.transfer(block, way, sent, sent, lines=lines).tobytes())
+            elif case == 6:  # what the core does not make: tiles become numbers of another kind, or are combined
+                kept.append(fabric.transfer(block, way, sent, other.astype(np.float64)).tobytes())
+                kept.append(fabric.transfer(block, way, sent, other, combine=np.maximum).tobytes())
+                twice = np.repeat(sent, 2, axis=-1)
+                kept.append(fabric.transfer(block, way, twice[..., ::2], other).tobytes())
+            elif case == 7:
                 positions = np.arange(way.length) % 2 == number % 2
-                told.append(fabric.transfer(block, way, one, other, positions=positions).tobytes())
+                kept.append(fabric.transfer(block, way, sent, other, positions=positions).tobytes())
             else:
-                flight = fabric.send(block, way, one, other)
+                flight = fabric.send(block, way, sent, other)
                 fabric.receive_at(block, way, flight, np.arange(way.length) > 0)
-                told.append(fabric.receive(block, flight).tobytes())
+                kept.append(fabric.receive(block, flight).tobytes())
             late = random.integers(0, 9, (mesh.height, mesh.width)) * 4.25
             block.clock.spend(late[mesh.y0 : mesh.y0 + 1, mesh.x0 : mesh.x0 + 1])
-            told += [block.clock.asked_at.tobytes(), block.clock.idle.tobytes()]
+            kept += [block.clock.asked_at.tobytes(), block.clock.idle.tobytes()]
     clock = block.clock
-    told += [array.tobytes() for array in (clock.cells[:, :-1], clock.asked_at, clock.idle)]
+    kept += [array.tobytes() for array in (clock.cells[:, :-1], clock.asked_at, clock.idle)]
     block.settle()
     counted = {name: value for name, value in vars(block.counters).items() if isinstance(value, int | float)}
     crossed = {name: [part.tolist() for part in getattr(block.counters, name).values()] for name in ("links", "ramps")}
-    return told, counted | crossed | vars(block.host) | {"memory": block.memory.peak}
+    return kept, counted | crossed | vars(block.host) | {"memory": block.memory.peak}
 
 
 @compiled

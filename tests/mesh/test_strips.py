@@ -49,17 +49,17 @@ def with_columns_behind() -> np.ndarray:
     return np.where(x < 6, owners_in_strips(3, 2), np.where(x > 6, 2 * width + x, y * width + x))
 
 
-def found(owners: np.ndarray) -> list[tuple[int, int, int]]:
+def strips_of(owners: np.ndarray) -> list[tuple[int, int, int]]:
     return [(part.first, part.columns, part.count) for part in parts(owners, *MESH)]
 
 
 def test_strips_are_found_where_they_are():
     width, height = MESH
     for columns, count in ((1, 11), (2, 5), (3, 3), (5, 2)):
-        assert found(owners_in_strips(columns, count)) == [(0, columns, count)]
-    assert found(owners_in_strips(3, 3, first=2)) == [(2, 3, 3)]
-    assert found(with_more_behind()) == [(0, 3, 2), (6, 5, 1)]
-    assert found(with_columns_behind()) == [(0, 3, 2), (7, 1, 4)]
+        assert strips_of(owners_in_strips(columns, count)) == [(0, columns, count)]
+    assert strips_of(owners_in_strips(3, 3, first=2)) == [(2, 3, 3)]
+    assert strips_of(with_more_behind()) == [(0, 3, 2), (6, 5, 1)]
+    assert strips_of(with_columns_behind()) == [(0, 3, 2), (7, 1, 4)]
     at = np.arange(width * height)
     broken = owners_in_strips(3, 3)
     broken[at % width == 4] += 1  # one column of the second strip
@@ -68,7 +68,7 @@ def test_strips_are_found_where_they_are():
     for owners in (at, broken, over_the_edge, owners_in_strips(7, 1), asks_strips):
         assert not parts(owners, *MESH)
     asks_behind = np.where(at == 6, 9, owners_in_strips(3, 2))  # a core of a column that takes no other part
-    assert found(asks_behind) == [(0, 3, 2), (6, 4, 1)]
+    assert strips_of(asks_behind) == [(0, 3, 2), (6, 4, 1)]
     assert parts(with_columns_behind(), *MESH)[1] == ColumnGroup(7, 1, 4)
 
 
@@ -81,7 +81,7 @@ def test_strips_leave_the_machine_as_numpy_does(
 ):
     """Alone and beside other transfers, on cores whose clocks differ: all that is kept of the machine, to the byte."""
     width, height = MESH
-    told, path = [], comm.bcast(str(tmp_path / "maps.npz")) if maps else None
+    states, path = [], comm.bcast(str(tmp_path / "maps.npz")) if maps else None
     for name in ("numpy", "compiled"):
         monkeypatch.setenv("MESHRT_CORE", name)
         block = open_machine(comm, Board.alone(), (1, 1), payload, Console(), mesh="11x7", device=device, maps=path)
@@ -98,7 +98,7 @@ def test_strips_leave_the_machine_as_numpy_does(
         by_strip += [Transfer(None, owners, tiles, True) for owners in (with_more_behind(), with_columns_behind())]
         with crossbar(block) as bar:
             for together in (
-                *([one] for one in by_strip),
+                *([transfer] for transfer in by_strip),
                 [drawn],
                 of_one,
                 [by_strip[1], line],
@@ -108,9 +108,9 @@ def test_strips_leave_the_machine_as_numpy_does(
             ):
                 outs += exchange(block, bar, *together)
         tally.settle(block)
-        of_maps = [one for one in vars(block.maps).values() if isinstance(one, np.ndarray)] if maps else []
+        of_maps = [array for array in vars(block.maps).values() if isinstance(array, np.ndarray)] if maps else []
         kept = (block.clock.cells[:, :-1], block.link_bytes, block.ramp_bytes, *of_maps, *outs)
         counts = vars(block.counters) | {"links": None, "ramps": None}
         sent = block.host.messages, block.host.packets, block.host.bytes, block.host.sent_to
-        told.append(([array.tobytes() for array in kept], str(counts), sent, block.memory.peak))
-    assert told[0] == told[1]
+        states.append(([array.tobytes() for array in kept], str(counts), sent, block.memory.peak))
+    assert states[0] == states[1]

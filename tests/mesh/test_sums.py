@@ -30,7 +30,7 @@ DEVICES = {
     "ideal": find_device("ideal"),  # no link is ever busy
     "wse2": find_device("wse2"),
 }
-COMBINES: list[Any] = [np.add, np.add, np.maximum, lambda there, came: there + 2 * came]
+COMBINES: list[Any] = [np.add, np.add, np.maximum, lambda held, came: held + 2 * came]
 
 
 def trees_of(block: Block, stack: ExitStack) -> list[Tree]:
@@ -40,7 +40,7 @@ def trees_of(block: Block, stack: ExitStack) -> list[Tree]:
 
 def sums(block: Block, seed: int) -> tuple[list[bytes], dict[str, Any], int]:
     """Some sums among other transfers: (what clocks, links and tiles then are, counters, tables that were used)."""
-    random, told, mesh = np.random.default_rng(seed), list[bytes](), block.mesh
+    random, kept, mesh = np.random.default_rng(seed), list[bytes](), block.mesh
     with ExitStack() as stack:
         trees = trees_of(block, stack)
         ways = [stack.enter_context(installed(block.tables, axis, routes.chain(mesh.length(axis)))) for axis in "xy"]
@@ -50,30 +50,30 @@ def sums(block: Block, seed: int) -> tuple[list[bytes], dict[str, Any], int]:
             numbers = random.standard_normal((mesh.height, mesh.width, random.integers(1, 4))) * 100
             tiles = numbers[mesh.y0 : mesh.y0 + 1, mesh.x0 : mesh.x0 + 1].astype(kind)
             across = mesh.length("y" if tree.axis == "x" else "x")
-            what, lines = random.integers(6), random.random(across) < 0.6
+            case, lines = random.integers(6), random.random(across) < 0.6
             late = random.integers(0, 9, (mesh.height, mesh.width)) * 4.25
-            if what == 0:
+            if case == 0:
                 flight = fabric.send(block, ways[0], tiles, tiles.copy())
-                told.append(allreduce(block, tree, tiles).tobytes())  # with a packet under way
-                told.append(fabric.receive(block, flight).tobytes())
-            elif what == 1:
-                told.append(fabric.transfer(block, ways[random.integers(2)], tiles, tiles.copy()).tobytes())
-            elif what == 2:
-                told.append(reduce(block, tree, tiles, combine).tobytes())
+                kept.append(allreduce(block, tree, tiles).tobytes())  # with a packet under way
+                kept.append(fabric.receive(block, flight).tobytes())
+            elif case == 1:
+                kept.append(fabric.transfer(block, ways[random.integers(2)], tiles, tiles.copy()).tobytes())
+            elif case == 2:
+                kept.append(reduce(block, tree, tiles, combine).tobytes())
             else:
-                told.append(allreduce(block, tree, tiles, combine, lines if what == 3 else None).tobytes())
+                kept.append(allreduce(block, tree, tiles, combine, lines if case == 3 else None).tobytes())
             block.clock.spend(late[mesh.y0 : mesh.y0 + 1, mesh.x0 : mesh.x0 + 1])
-            told += [block.clock.asked_at.tobytes(), block.clock.idle.tobytes()]
+            kept += [block.clock.asked_at.tobytes(), block.clock.idle.tobytes()]
         plans = [plan for tree in trees for plan in tree.plans.values()]
         used = sum(table is not None for plan in plans for tables in plan.tables.values() for table in tables.values())
     clock, counters, host_counters = block.clock, block.counters, vars(block.host)
-    told += [array.tobytes() for array in (clock.cells[:, :-1], clock.asked_at, clock.idle)]
+    kept += [array.tobytes() for array in (clock.cells[:, :-1], clock.asked_at, clock.idle)]
     block.settle()
     counted = {name: value for name, value in vars(counters).items() if isinstance(value, int | float)}
     crossed = {
         name: [part.tolist() for part in getattr(counters, name).values()] for name in ("links", "ramps", "used")
     }
-    return told, counted | crossed | host_counters | {"memory": block.memory.peak}, used
+    return kept, counted | crossed | host_counters | {"memory": block.memory.peak}, used
 
 
 def block_on(comm: Any, mesh: tuple[int, int], device: str, core: str) -> Block:

@@ -61,9 +61,9 @@ def test_routes_share_a_colour_exactly_where_they_share_no_router(made: list[Rou
     tables = line_tables(12)
     with installed(tables, "x", made) as channel:
         assert channel.sources.tolist() == [route.source for route in made]
-        for i, (one, colour) in enumerate(zip(made, channel.colours, strict=True)):
+        for i, (route, colour) in enumerate(zip(made, channel.colours, strict=True)):
             for other, its in zip(made[:i], channel.colours, strict=False):
-                apart = one.high < other.low or other.high < one.low
+                apart = route.high < other.low or other.high < route.low
                 assert apart or colour != its
         # The fewest colours possible: as many as there are routes at the core that most of them pass.
         assert len(set(channel.colours.tolist())) == routes_at([made], 12).max()
@@ -72,9 +72,9 @@ def test_routes_share_a_colour_exactly_where_they_share_no_router(made: list[Rou
 @given(some_routes(), some_routes())
 def test_a_later_pattern_keeps_out_of_the_way_of_an_earlier_one(first: list[Route], second: list[Route]):
     tables = line_tables(12)
-    with installed(tables, "x", first) as one, installed(tables, "x", second) as other:
-        for route, colour in zip(first, one.colours, strict=True):
-            for crossing, its in zip(second, other.colours, strict=True):
+    with installed(tables, "x", first) as early, installed(tables, "x", second) as late:
+        for route, colour in zip(first, early.colours, strict=True):
+            for crossing, its in zip(second, late.colours, strict=True):
                 assert route.high < crossing.low or crossing.high < route.low or colour != its
         assert tables.entries[0].tolist() == routes_at([first, second], 12).tolist()
 
@@ -265,9 +265,9 @@ def test_every_rank_writes_its_part_of_the_same_tables(columns: int, rows: int):
     for rank in range(columns * rows):
         mesh = Mesh(7, 5, columns, rows, rank)
         own, its = install(mesh)
-        here = slice(mesh.y0, mesh.y0 + mesh.block_height), slice(mesh.x0, mesh.x0 + mesh.block_width)
+        region = slice(mesh.y0, mesh.y0 + mesh.block_height), slice(mesh.x0, mesh.x0 + mesh.block_width)
         assert its == colours
         assert (own.book == whole.book).all()
-        assert (own.enters == whole.enters[:, *here]).all()
-        assert (own.leaves == whole.leaves[:, *here]).all()
-        assert (own.entries == whole.entries[here]).all()
+        assert (own.enters == whole.enters[:, *region]).all()
+        assert (own.leaves == whole.leaves[:, *region]).all()
+        assert (own.entries == whole.entries[region]).all()

@@ -110,7 +110,7 @@ TAMPERED: list[tuple[Tamper, str]] = [
 
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize("used", [False, True], ids=["before", "between"])
-@pytest.mark.parametrize(("tamper", "message"), TAMPERED, ids=[one.__name__ for one, _ in TAMPERED])
+@pytest.mark.parametrize(("tamper", "message"), TAMPERED, ids=[tamper.__name__ for tamper, _ in TAMPERED])
 def test_a_lane_that_is_no_longer_one_is_named(tamper: Tamper, message: str, used: bool, comm: Any) -> None:
     block = new_block(comm, MESH)
     with crossbar(block) as bar:
@@ -209,8 +209,8 @@ def test_a_long_way_through_every_core_is_no_loop(comm: Any) -> None:
     snake = [(x if y % 2 == 0 else width - 1 - x, y) for y in range(height) for x in range(width)]
     block = new_block(comm, (width, height))
     with installed_paths(block.tables, [Path(tuple(snake)), Path(tuple(snake[::-1]))]) as channel:
-        found = fabric.transfer(block, channel, numbered(width, height))
-    assert (found[-1, 0], found[0, 0]) == (0, numbered(width, height)[-1, 0])
+        arrived = fabric.transfer(block, channel, numbered(width, height))
+    assert (arrived[-1, 0], arrived[0, 0]) == (0, numbered(width, height)[-1, 0])
     assert measured(block)["hops"] == 2 * (width * height - 1)
 
 

@@ -122,7 +122,9 @@ def test_the_critical_path_has_the_hops_and_the_cycles_of_the_run(name: str, tmp
     whole = report["measured"]["critical_path"]
     assert sum(step.get("hops", 0) for step in steps) == whole["hops"]
     assert sum(step["cycles"] for step in steps) == pytest.approx(whole["cycles"], rel=1e-12)
-    assert all(one["begin"] + one["cycles"] == pytest.approx(two["begin"], abs=1e-9) for one, two in pairwise(steps))
+    assert all(
+        step["begin"] + step["cycles"] == pytest.approx(after["begin"], abs=1e-9) for step, after in pairwise(steps)
+    )
     assert not [step for step in path if step["name"].startswith("hands")]
     for step in path:
         if step["name"].startswith("packet"):
@@ -169,10 +171,10 @@ def test_an_exchange_gone_through_again_ends_with_the_same_clocks(seed: int) -> 
     hops = block.counters.hops
     with crossbar(block) as bar:
         exchange(block, bar, *transfers)
-    found = journal(width, height, before.cells, before.parts, device)
-    assert len(found.hops) == block.counters.hops - hops
+    record = journal(width, height, before.cells, before.parts, device)
+    assert len(record.hops) == block.counters.hops - hops
     after = before.cells[0].copy()
-    for core, did in found.last.items():
+    for core, did in record.last.items():
         after[core] = did.after
     assert (after.reshape(height, width) == block.clock.state[0]).all()
 
@@ -255,8 +257,8 @@ def test_a_core_keeps_so_many_steps_and_no_more() -> None:
         note(f"step {step % 2}")
     line.tracks[0].enter()
     names = [*line.tracks[0].numbers]
-    (found,) = line.tracks[0].steps
-    steps = [(names[why], begin, end) for why, begin, end in zip(*found, strict=True)]
+    (columns,) = line.tracks[0].steps
+    steps = [(names[why], begin, end) for why, begin, end in zip(*columns, strict=True)]
     assert len(steps) == STEPS + 1 and steps[-1] == ("not kept", STEPS, STEPS + 100)
     assert steps[-2] == ("step 1", STEPS - 1, STEPS)
 

@@ -284,16 +284,16 @@ def test_nothing_of_a_model_folder_is_executed(ranks: int, run_meshrt: Run, tmp_
     config = json.loads((folder / "config.json").read_text())
     config |= {"auto_map": {"AutoConfig": "configuration_llama.C", "AutoModel": "modeling_llama.M"}}
     (folder / "config.json").write_text(json.dumps(config | {"trust_remote_code": True}))
-    script, told = tmp_path / "audited.py", tmp_path / "opened"
-    told.mkdir()
+    script, records = tmp_path / "audited.py", tmp_path / "opened"
+    records.mkdir()
     script.write_text(AUDITED)
     line = ["run", "llama", "--model", str(folder), "--prompt", "Once", "--max-new-tokens", "1", "--quiet"]
-    argv = [sys.executable, "-P", str(script), str(folder), str(told), *line]
+    argv = [sys.executable, "-P", str(script), str(folder), str(records), *line]
     finished = run_ranks(argv, ranks, cwd=folder)
     assert (finished.code, finished.stderr) == (0, "")
     assert not marker.exists()
-    opened = {name for path in told.iterdir() for name in json.loads(path.read_text())}
-    assert len(list(told.iterdir())) == ranks
+    opened = {name for path in records.iterdir() for name in json.loads(path.read_text())}
+    assert len(list(records.iterdir())) == ranks
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= opened
     assert opened <= {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}
 

@@ -37,7 +37,7 @@ QUICK = ("--calibration-stories", "12", "--held-out-stories", "6")
 
 
 def meshrt_compress(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(command, [str(one) for one in arguments])
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
 
 def compressed(out: Path, *arguments: str) -> dict[str, Any]:
@@ -61,11 +61,11 @@ def fifth(place: Path) -> dict[str, Any]:
 
 def test_ranks_and_sizes_are_those_of_equations_4_and_5(fifth: dict[str, Any]) -> None:
     """128 * 384 * 0.8 / (512 * 16) = 4.8 blocks of 16, so 80: 80 * 512 of 49,152 parameters are left."""
-    assert [one["name"] for one in fifth["matrices"]] == MLP
-    for one in fifth["matrices"]:
-        assert one["rank"] == 80
-        assert one["shape"] == ([384, 128] if "down" in one["name"] else [128, 384])
-        assert one["parameters"] == [128 * 384, 80 * 512] and one["bytes"] == [2 * 128 * 384, 2 * 80 * 512]
+    assert [matrix["name"] for matrix in fifth["matrices"]] == MLP
+    for matrix in fifth["matrices"]:
+        assert matrix["rank"] == 80
+        assert matrix["shape"] == ([384, 128] if "down" in matrix["name"] else [128, 384])
+        assert matrix["parameters"] == [128 * 384, 80 * 512] and matrix["bytes"] == [2 * 128 * 384, 2 * 80 * 512]
     assert fifth["ratio"]["matrices"] == pytest.approx(1 - 80 * 512 / (128 * 384))
     saved = 12 * (128 * 384 - 80 * 512)
     was = fifth["parameters"]["before"]
@@ -112,13 +112,13 @@ def test_reported_errors_are_those_of_what_was_written(place: Path, fifth: dict[
     texts = [ids[:-1] for ids in story_sequences(config, load_tokenizer(BASE), 0, 12)]
     assert fifth["calibration"] == {"text": "12 stories of seed 0", "tokens": sum(map(len, texts))}
     states = np.concatenate([inputs_of_first_mlp(config, weights, ids) for ids in texts])
-    for one in fifth["matrices"][:2]:
-        name = one["name"]
+    for matrix in fifth["matrices"][:2]:
+        name = matrix["name"]
         u, v = (tensors[f"{name[:-5]}_{factor}_proj.weight"].astype(float).T for factor in "uv")
         w = base[name + ".weight"].astype(float).T
-        assert one["weight_error"] == pytest.approx(np.linalg.norm(w - u @ v) / np.linalg.norm(w))
+        assert matrix["weight_error"] == pytest.approx(np.linalg.norm(w - u @ v) / np.linalg.norm(w))
         lost = np.linalg.norm(states @ (w - u @ v)) / np.linalg.norm(states @ w)
-        assert one["feature_error"] == pytest.approx(lost, rel=1e-4)
+        assert matrix["feature_error"] == pytest.approx(lost, rel=1e-4)
         # No approximation of this rank loses less on these activations, and float16 costs next to nothing.
         sigma = np.linalg.svd(states @ w, compute_uv=False)
         assert lost == pytest.approx(np.linalg.norm(sigma[80:]) / np.linalg.norm(sigma), rel=1e-3)
@@ -127,19 +127,19 @@ def test_reported_errors_are_those_of_what_was_written(place: Path, fifth: dict[
 def inputs_of_first_mlp(config: Config, weights: Any, ids: list[int]) -> Any:
     """What gate_proj and up_proj of layer 0 are applied to: [tokens, hidden]."""
     family = family_of(config)
-    one, turns = family.layers[0], (cos_sin(config, np.arange(len(ids))),)
+    first_layer, turns = family.layers[0], (cos_sin(config, np.arange(len(ids))),)
     x = weights["model.embed_tokens.weight"][ids]
-    x = x + attention(family, weights, one, normed(family, weights, one.attention_norm, x), turns)
-    return normed(family, weights, one.mlp_norm, x).astype(float)
+    x = x + attention(family, weights, first_layer, normed(family, weights, first_layer.attention_norm, x), turns)
+    return normed(family, weights, first_layer.mlp_norm, x).astype(float)
 
 
 def test_reported_perplexities_are_those_of_both_models(place: Path, fifth: dict[str, Any]) -> None:
     config, test = read_config(BASE), story_sequences(read_config(BASE), load_tokenizer(BASE), HELD_OUT_SEED, 6)
-    told = fifth["perplexity"]
-    assert told["tokens"] == sum(len(ids) - 1 for ids in test)
-    assert told["before"] == perplexity(config, load_weights(BASE, np.float32), test)
-    found = read_config(place / "fifth"), load_weights(place / "fifth", np.float32)
-    assert told["after"] == perplexity(*found, test)
+    stated = fifth["perplexity"]
+    assert stated["tokens"] == sum(len(ids) - 1 for ids in test)
+    assert stated["before"] == perplexity(config, load_weights(BASE, np.float32), test)
+    written = read_config(place / "fifth"), load_weights(place / "fifth", np.float32)
+    assert stated["after"] == perplexity(*written, test)
 
 
 @pytest.mark.parametrize("ratio", ["0.1", "0.2"])
@@ -152,17 +152,20 @@ def test_whitening_costs_clearly_less_perplexity(ratio: str, place: Path) -> Non
     before = white["perplexity"]["before"]
     assert before == plain["perplexity"]["before"]
     assert 0 < white["perplexity"]["after"] - before < 7 / 8 * (plain["perplexity"]["after"] - before)
-    for one, other in zip(white["matrices"], plain["matrices"], strict=True):
-        assert one["rank"] == other["rank"] == {"0.1": 88, "0.2": 80}[ratio]  # 12 blocks of 8, * 0.9 and * 0.8
-        assert one["feature_error"] < other["feature_error"] and one["weight_error"] > other["weight_error"]
+    for whitened, truncated in zip(white["matrices"], plain["matrices"], strict=True):
+        assert whitened["rank"] == truncated["rank"] == {"0.1": 88, "0.2": 80}[ratio]  # 12 blocks of 8, * 0.9 and * 0.8
+        assert (
+            whitened["feature_error"] < truncated["feature_error"]
+            and whitened["weight_error"] > truncated["weight_error"]
+        )
 
 
 def test_afm_is_whitened_svd_by_another_way(place: Path, fifth: dict[str, Any]) -> None:
-    found = compressed(place / "afm", "--ratio", "0.2", "--block", "16", "--method", "afm")
-    for one, other in zip(found["matrices"], fifth["matrices"], strict=True):
-        assert one["feature_error"] == pytest.approx(other["feature_error"], rel=1e-3)
-    assert found["perplexity"]["after"] == pytest.approx(fifth["perplexity"]["after"], rel=1e-3)
-    assert found["recipe"] == {"method": "afm", "ratio": 0.2, "block": 16}
+    report = compressed(place / "afm", "--ratio", "0.2", "--block", "16", "--method", "afm")
+    for matrix, other in zip(report["matrices"], fifth["matrices"], strict=True):
+        assert matrix["feature_error"] == pytest.approx(other["feature_error"], rel=1e-3)
+    assert report["perplexity"]["after"] == pytest.approx(fifth["perplexity"]["after"], rel=1e-3)
+    assert report["recipe"] == {"method": "afm", "ratio": 0.2, "block": 16}
 
 
 def test_ranks_by_name_win_over_the_ratio(place: Path) -> None:
@@ -173,7 +176,11 @@ def test_ranks_by_name_win_over_the_ratio(place: Path) -> None:
     expected = dict.fromkeys(MLP, 80) | {"model.layers.3.mlp.up_proj": 5}
     expected |= {f"model.layers.1.self_attn.{name}_proj": 9 for name in "qkv"}
     expected |= {f"model.layers.{i}.self_attn.o_proj": 3 if i == 1 else 33 for i in range(4)}
-    assert {one["name"]: one["rank"] for one in report["matrices"]} == expected == read_config(place / "named").factored
+    assert (
+        {matrix["name"]: matrix["rank"] for matrix in report["matrices"]}
+        == expected
+        == read_config(place / "named").factored
+    )
     assert report["perplexity"]["after"] > report["perplexity"]["before"]
 
 
@@ -184,7 +191,7 @@ def test_compressed_folder_can_be_compressed_again(place: Path, fifth: dict[str,
     report = json.loads(done.stdout)
     ranks = dict.fromkeys(MLP, 80) | dict.fromkeys(MLP[:3], 20)
     assert read_config(place / "again").factored == ranks
-    assert [one["parameters"] for one in report["matrices"]] == 3 * [[80 * 512, 20 * 512]]
+    assert [matrix["parameters"] for matrix in report["matrices"]] == 3 * [[80 * 512, 20 * 512]]
     before, after = (load_file(place / name / "model.safetensors") for name in ("fifth", "again"))
     for name in MLP[3:]:
         for factor in (f"{name[:-5]}_{letter}_proj.weight" for letter in "uv"):
@@ -266,12 +273,12 @@ def test_bad_input_is_refused_and_nothing_written(
     assert set(tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize("there", ["folder", "file", "link"])
-def test_what_is_there_is_never_overwritten(there: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_what_is_there_is_never_overwritten(kind: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    if there == "folder":
+    if kind == "folder":
         out.mkdir()
-    elif there == "file":
+    elif kind == "file":
         out.write_text("mine")
     else:
         out.symlink_to(tmp_path / "nowhere")
@@ -304,8 +311,8 @@ def test_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_command_is_one_of_meshrts(run_meshrt: Callable[..., Finished], tmp_path: Path) -> None:
-    found = run_meshrt("compress", "llama-tiny", "--out", str(tmp_path / "out"))
-    assert found.code == 2 and found.stderr.startswith("meshrt: error: nothing says how far to compress")
+    finished = run_meshrt("compress", "llama-tiny", "--out", str(tmp_path / "out"))
+    assert finished.code == 2 and finished.stderr.startswith("meshrt: error: nothing says how far to compress")
 
 
 def test_perplexity_of_no_idea_is_the_vocabulary() -> None:
@@ -331,17 +338,17 @@ def test_perplexity_is_that_of_the_training_program() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 9, 10])
 def test_windows_predict_every_token_once(count: int) -> None:
-    found = windows(range(count), 4)
-    assert [token for ids in found for token in ids[1:]] == list(range(1, count))
-    assert [token for ids in found for token in ids[:-1]] == list(range(count - 1))
-    assert max(map(len, found)) <= 5
+    cut = windows(range(count), 4)
+    assert [token for ids in cut for token in ids[1:]] == list(range(1, count))
+    assert [token for ids in cut for token in ids[:-1]] == list(range(count - 1))
+    assert max(map(len, cut)) <= 5
 
 
 def test_long_texts_keep_to_the_models_positions(tmp_path: Path) -> None:
     config = read_config(BASE)
     (tmp_path / "long.txt").write_text("a fox " * 2000)
-    found = file_sequences(config, load_tokenizer(BASE), tmp_path / "long.txt")
-    assert max(map(len, found)) == config.max_positions + 1
+    sequences = file_sequences(config, load_tokenizer(BASE), tmp_path / "long.txt")
+    assert max(map(len, sequences)) == config.max_positions + 1
 
 
 def test_recorded_inputs_are_those_of_every_matrix() -> None:
@@ -357,15 +364,15 @@ def test_recorded_inputs_are_those_of_every_matrix() -> None:
 
     for ids in texts:
         x = weights["model.embed_tokens.weight"].astype(float)[ids]
-        for one in family.layers:
-            x = layer(family, weights, one, x, (cos_sin(config, np.arange(len(ids))),), watch)
-    found: dict[str, Any] = {}
+        for block in family.layers:
+            x = layer(family, weights, block, x, (cos_sin(config, np.arange(len(ids))),), watch)
+    by_matrix: dict[str, Any] = {}
     for grams in layer_grams(config, weights, texts, np.float64):
-        found |= grams
-    assert set(found) == set(inputs) == set(config.matrices())
+        by_matrix |= grams
+    assert set(by_matrix) == set(inputs) == set(config.matrices())
     for name, seen in inputs.items():
         every = np.concatenate(seen)
-        np.testing.assert_allclose(found[name], every.T @ every / 7, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(by_matrix[name], every.T @ every / 7, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.sample(6)
@@ -375,10 +382,10 @@ def test_full_rank_computes_what_the_model_computed(name: str, method: Any, tmp_
     """Every matrix of every kind of model in two factors that lose nothing: the same logits, of (x U) V."""
     folder, ids = random_checkpoint(CASES[name], tmp_path / "base", case_seed(name)), case_ids(name)
     config = read_config(folder)
-    ranks = {name: one.most_rank for name, one in config.matrices().items()}
+    ranks = {name: matrix.most_rank for name, matrix in config.matrices().items()}
     texts = np.random.default_rng(0).integers(0, config.vocab_size, (40, 20)).tolist()
-    found = compress(folder, tmp_path / "out", ranks, method, texts, {"method": method})
-    assert len(found) == 14 and max(one.weight_error for one in found) < 1e-5
+    records = compress(folder, tmp_path / "out", ranks, method, texts, {"method": method})
+    assert len(records) == 14 and max(record.weight_error for record in records) < 1e-5
     expected = forward(config, load_weights(folder), ids)
     logits = forward(read_config(tmp_path / "out"), load_weights(tmp_path / "out"), ids)
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-3)

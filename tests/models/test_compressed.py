@@ -34,22 +34,22 @@ SCHEMES = {  # of tests/make_compressed.py
 @pytest.mark.parametrize("name", SCHEMES)
 def test_a_matrix_is_what_the_library_rebuilds(name: str, tmp_path: Path) -> None:
     """To the bit in the scale's own type, in which the library multiplies; float32 scales are rounded to float16."""
-    found = {key.partition("/")[2]: GOLDEN[key] for key in GOLDEN if key.startswith(name + "/")}
-    tensors = {f"m.{end}": one for end, one in found.items() if end not in ("weight", "rebuilt")}
+    golden = {key.partition("/")[2]: GOLDEN[key] for key in GOLDEN if key.startswith(name + "/")}
+    tensors = {f"m.{end}": tensor for end, tensor in golden.items() if end not in ("weight", "rebuilt")}
     kind: Any = tensors["m.weight_scale"].dtype
     if kind == np.uint16:
         kind = ml_dtypes.bfloat16
         tensors["m.weight_scale"] = tensors["m.weight_scale"].view(kind)
     save_file(tensors, tmp_path / "model.safetensors")
-    rows, columns = found["weight"].shape
+    rows, columns = golden["weight"].shape
     codes = read_codes(open_checkpoint(tmp_path), SCHEMES[name], Matrix("m", columns, rows))
     assert (codes.zero is None) == SCHEMES[name].symmetric
     whole = codes.dequantized()
-    assert np.abs(whole - found["weight"]).max() < 0.03
+    assert np.abs(whole - golden["weight"]).max() < 0.03
     if kind == np.float32:
-        np.testing.assert_allclose(whole, found["rebuilt"], rtol=2.0**-11, atol=0)
+        np.testing.assert_allclose(whole, golden["rebuilt"], rtol=2.0**-11, atol=0)
     else:
-        np.testing.assert_array_equal(whole.astype(kind).astype(np.float32), found["rebuilt"])
+        np.testing.assert_array_equal(whole.astype(kind).astype(np.float32), golden["rebuilt"])
 
 
 # ------------------------------------------------------------------------------------------------------ whole models
@@ -99,7 +99,7 @@ def make(base: Path, out: Path, weights: dict[str, Any], inputs: Any = None, hea
     }  # fmt: skip
     data = json.loads((base / "config.json").read_text()) | {"quantization_config": said}
     (out / "config.json").write_text(json.dumps(data))
-    return {name: one.astype(float) for name, one in rebuilt.items()}
+    return {name: tensor.astype(float) for name, tensor in rebuilt.items()}
 
 
 @pytest.fixture
@@ -124,17 +124,17 @@ def test_a_folder_computes_what_it_meant(
     assert done.exit_code == 0, done.stderr
     config = read_config(tmp_path / "out", quantized=True)
     check_shapes(open_checkpoint(tmp_path / "out"), config)
-    assert {one.activations for one in config.quantized.values()} == {activations}
-    found = load_weights(tmp_path / "out")
+    assert {form.activations for form in config.quantized.values()} == {activations}
+    loaded = load_weights(tmp_path / "out")
     for name, want in rebuilt.items():
-        np.testing.assert_array_equal(found[name], want, err_msg=name)
-    np.testing.assert_array_equal(forward(config, found, IDS), forward(read_config(base), rebuilt, IDS))
+        np.testing.assert_array_equal(loaded[name], want, err_msg=name)
+    np.testing.assert_array_equal(forward(config, loaded, IDS), forward(read_config(base), rebuilt, IDS))
 
 
 def test_a_head_that_is_quantized_is_rebuilt(base: Path, tmp_path: Path) -> None:
     rebuilt = make(base, tmp_path / "model", WEIGHTS, head=True)
-    found = read_compressed(tmp_path / "model")
-    np.testing.assert_array_equal(found.tensors["lm_head.weight"], rebuilt["lm_head.weight"].astype(np.float16))
+    checkpoint = read_compressed(tmp_path / "model")
+    np.testing.assert_array_equal(checkpoint.tensors["lm_head.weight"], rebuilt["lm_head.weight"].astype(np.float16))
 
 
 def test_scales_that_float16_does_not_have() -> None:

@@ -40,14 +40,14 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def meshrt_import(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(command, [str(one) for one in arguments])
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
 
 def imported(source: Path, out: Path, *arguments: str) -> dict[str, Any]:
     done = meshrt_import(source, "--out", out, "--json", out.with_suffix(".json"), *arguments)
     assert (done.exit_code, done.stderr) == (0, "")
-    told: dict[str, Any] = json.loads(out.with_suffix(".json").read_text())
-    return told
+    report: dict[str, Any] = json.loads(out.with_suffix(".json").read_text())
+    return report
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def model(tmp_path: Path) -> Path:
 def test_a_file_is_what_its_own_dequantizer_makes_of_it(kind: str, name: str, tmp_path: Path) -> None:
     base = random_checkpoint(MODELS[name], tmp_path / "base", 1)
     rebuilt = write_gguf(base, tmp_path / "model.gguf", kind)
-    told = imported(tmp_path / "model.gguf", tmp_path / "out")
+    report = imported(tmp_path / "model.gguf", tmp_path / "out")
     config, before = read_config(tmp_path / "out", quantized=True), read_config(base)
     check_shapes(open_checkpoint(tmp_path / "out"), config)
     for field in (
@@ -72,21 +72,25 @@ def test_a_file_is_what_its_own_dequantizer_makes_of_it(kind: str, name: str, tm
         "qkv_bias", "o_bias", "tie_word_embeddings", "max_positions",
     ):  # fmt: skip
         assert getattr(config, field) == getattr(before, field), field
-    found = load_weights(tmp_path / "out", np.float32)
-    assert found.keys() == rebuilt.keys()
-    for one, want in rebuilt.items():
-        if one not in config.quantized and one.removesuffix(".weight") not in config.quantized and want.ndim == 2:
+    loaded = load_weights(tmp_path / "out", np.float32)
+    assert loaded.keys() == rebuilt.keys()
+    for tensor_name, want in rebuilt.items():
+        if (
+            tensor_name not in config.quantized
+            and tensor_name.removesuffix(".weight") not in config.quantized
+            and want.ndim == 2
+        ):
             want = want.astype(np.float16)  # embedding and head
-        np.testing.assert_array_equal(found[one], want.astype(np.float32), err_msg=one)
+        np.testing.assert_array_equal(loaded[tensor_name], want.astype(np.float32), err_msg=tensor_name)
     if kind == "F16":
-        assert not config.quantized and told["quantized"] is None and config.dtype == "float16"
+        assert not config.quantized and report["quantized"] is None and config.dtype == "float16"
         return
     bits = 8 if kind == "Q8_0" else 4
     key = {"method": f"gguf {kind}", "bits": bits, "group": 32, "symmetric": kind != "Q4_1", "compensator_bits": 16,
            "ranks": {}}  # fmt: skip
-    assert told["quantized"] == key | ({"offset": True} if kind == "Q4_1" else {})
+    assert report["quantized"] == key | ({"offset": True} if kind == "Q4_1" else {})
     logits = forward(config, load_weights(tmp_path / "out"), IDS)
-    want = forward(before, {one: w.astype(float) for one, w in rebuilt.items()}, IDS)
+    want = forward(before, {tensor_name: w.astype(float) for tensor_name, w in rebuilt.items()}, IDS)
     assert np.linalg.norm(logits - want) < 1e-3 * np.linalg.norm(want)  # embedding and head in float16
 
 
@@ -106,11 +110,11 @@ def test_four_bits_of_two_kinds_get_offsets_and_lose_nothing(model: Path, tmp_pa
     """Q4_0 files have some matrices in Q4_1 where they were made with an importance matrix, and a head in Q6_K."""
     kinds = {"blk.0.ffn_down.weight": "Q4_1", "token_embd.weight": "Q8_0", "output.weight": "F16"}
     rebuilt = write_gguf(model, tmp_path / "model.gguf", "Q4_0", kinds)
-    told = imported(tmp_path / "model.gguf", tmp_path / "out")
-    assert told["quantized"]["offset"] is True and told["quantized"]["method"] == "gguf Q4_0 Q4_1"
-    found = load_weights(tmp_path / "out", np.float32)
+    report = imported(tmp_path / "model.gguf", tmp_path / "out")
+    assert report["quantized"]["offset"] is True and report["quantized"]["method"] == "gguf Q4_0 Q4_1"
+    loaded = load_weights(tmp_path / "out", np.float32)
     for name in read_config(tmp_path / "out", quantized=True).quantized:
-        np.testing.assert_array_equal(found[name + ".weight"], rebuilt[name + ".weight"])
+        np.testing.assert_array_equal(loaded[name + ".weight"], rebuilt[name + ".weight"])
 
 
 def test_a_head_in_blocks_of_another_kind_is_rebuilt_by_the_package(model: Path, tmp_path: Path) -> None:
@@ -147,19 +151,19 @@ def test_all_bit_patterns_of_blocks(kind: str) -> None:
     rows = np.random.default_rng(3).integers(0, 256, (40, 3 * gguf.GGML_QUANT_SIZES[number][1]), np.uint8)
     halves = rows.reshape(40, 3, -1)[..., : 4 if kind == "Q4_1" else 2].view("<f2")
     halves[~np.isfinite(halves)] = -0.5
-    found = codes_of(kind, rows)
-    np.testing.assert_array_equal(found.dequantized().astype(np.float32), gguf.quants.dequantize(rows, number))
+    coded = codes_of(kind, rows)
+    np.testing.assert_array_equal(coded.dequantized().astype(np.float32), gguf.quants.dequantize(rows, number))
     if kind == "Q4_0":
-        small = Codes(found.codes, np.clip(found.scale, -100, 100), None, 4, found.columns)
+        small = Codes(coded.codes, np.clip(coded.scale, -100, 100), None, 4, coded.columns)
         np.testing.assert_array_equal(with_offset(small).dequantized(), small.dequantized())
         with pytest.raises(ModelError, match="too large for offsets"):
-            with_offset(Codes(found.codes, np.full_like(found.scale, 9000), None, 4, found.columns))
+            with_offset(Codes(coded.codes, np.full_like(coded.scale, 9000), None, 4, coded.columns))
 
 
 def test_activations_are_asked_for(model: Path, tmp_path: Path) -> None:
     write_gguf(model, tmp_path / "model.gguf", "Q4_0")
     assert imported(tmp_path / "model.gguf", tmp_path / "out", "--activations", "block")["quantized"]["activations"]
-    assert {one.activations for one in read_config(tmp_path / "out", quantized=True).quantized.values()} == {"block"}
+    assert {form.activations for form in read_config(tmp_path / "out", quantized=True).quantized.values()} == {"block"}
     write_gguf(model, tmp_path / "float.gguf", "F16")
     done = meshrt_import(tmp_path / "float.gguf", "--out", tmp_path / "no", "--activations", "row")
     assert done.exit_code == 2 and "its matrices are no codes" in done.stderr
@@ -178,7 +182,7 @@ def test_same_file_same_bytes(model: Path, tmp_path: Path) -> None:
 def words(model: str = "gpt2", pre: str = "gpt-2") -> dict[str, Any]:
     """llama-tiny's, as GGUF has them."""
     data = json.loads((TINY / "tokenizer.json").read_text())["model"]
-    merges = [one if isinstance(one, str) else " ".join(one) for one in data["merges"]]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in data["merges"]]
     tokens = sorted(data["vocab"], key=data["vocab"].get)
     kinds = np.ones(len(tokens), np.int32)
     kinds[0] = 3
@@ -199,10 +203,10 @@ TEXTS = (
 
 def test_words_of_llama_tiny_come_back(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(tokenizer_texts(words(), tmp_path)["tokenizer.json"])
-    found, want = load_tokenizer(tmp_path), load_tokenizer(TINY)
+    tokenizer, want = load_tokenizer(tmp_path), load_tokenizer(TINY)
     for text in TEXTS:
-        assert encode(found, text) == encode(want, text)
-        assert decode(found, encode(found, text)) == text
+        assert encode(tokenizer, text) == encode(want, text)
+        assert decode(tokenizer, encode(tokenizer, text)) == text
 
 
 @pytest.mark.parametrize("pre, runs", [("llama-bpe", ["123", "45"]), ("qwen2", ["1", "2", "3", "4", "5"])])
@@ -213,9 +217,9 @@ def test_numbers_are_cut_as_the_model_wants_them(pre: str, runs: list[str], tmp_
     cut = pre_tokenizers.Split(Regex(tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"]), "isolated")
     assert [word for word, _ in cut.pre_tokenize_str("it's 12345")] == ["it", "'s", " ", *runs]
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
-    found = load_tokenizer(tmp_path)
+    loaded = load_tokenizer(tmp_path)
     for text in TEXTS:
-        assert decode(found, encode(found, text)) == text
+        assert decode(loaded, encode(loaded, text)) == text
 
 
 def test_pieces_join_in_the_order_of_their_scores(tmp_path: Path) -> None:
@@ -229,25 +233,25 @@ def test_pieces_join_in_the_order_of_their_scores(tmp_path: Path) -> None:
         "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.unknown_token_id": 0,
     }  # fmt: skip
     (tmp_path / "tokenizer.json").write_text(tokenizer_texts(values, tmp_path)["tokenizer.json"])
-    found = load_tokenizer(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
 
     def cut(text: str) -> list[str]:
-        return [tokens[at] for at in encode(found, text)]
+        return [tokens[at] for at in encode(tokenizer, text)]
 
     assert cut("abc") == ["<s>", "\u2581abc"]  # bc, _a, and then these two
     assert cut("babc") == ["<s>", "\u2581", "b", "abc"]
     assert cut("abab") == ["<s>", "\u2581", "ab", "ab"]  # from the left it were _a, b, ab
     assert cut("\u00e9") == ["<s>", "\u2581", "<0xC3>", "<0xA9>"]
-    assert decode(found, encode(found, "ab c\u00e9")) == "ab c\u00e9"
+    assert decode(tokenizer, encode(tokenizer, "ab c\u00e9")) == "ab c\u00e9"
 
 
 @pytest.mark.mpi(ranks=[1])
 def test_a_file_with_words_runs_with_a_prompt(tmp_path: Path, comm: Any) -> None:
     write_gguf(TINY, tmp_path / "model.gguf", "Q4_0", words=words())
     assert imported(tmp_path / "model.gguf", tmp_path / "out")["tokenizer"]
-    found = run_program(comm, "llama", (8, 8), model=str(tmp_path / "out"), prompt="Once upon", max_new_tokens=5)
-    assert found["result"]["prompt_ids"] == encode(load_tokenizer(TINY), "Once upon")
-    assert found["result"]["text"].startswith(" a time")
+    report = run_program(comm, "llama", (8, 8), model=str(tmp_path / "out"), prompt="Once upon", max_new_tokens=5)
+    assert report["result"]["prompt_ids"] == encode(load_tokenizer(TINY), "Once upon")
+    assert report["result"]["text"].startswith(" a time")
 
 
 @pytest.mark.parametrize(
@@ -381,6 +385,6 @@ def test_scales_that_are_no_numbers(model: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_neither_is_told(tmp_path: Path) -> None:
-    for source, what in ((tmp_path / "nowhere.gguf", "is not there"), (TINY, "no quantization_config")):
+    for source, reason in ((tmp_path / "nowhere.gguf", "is not there"), (TINY, "no quantization_config")):
         done = meshrt_import(source, "--out", tmp_path / "out")
-        assert done.exit_code == 2 and what in done.stderr and done.stderr.count("\n") == 1
+        assert done.exit_code == 2 and reason in done.stderr and done.stderr.count("\n") == 1

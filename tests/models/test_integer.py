@@ -31,12 +31,12 @@ def slow(x: Any, packed: Codes, activations: str) -> Any:
             scale = np.float32(np.abs(part).max()) / np.float32(127)
             scale = scale if scale else np.float32(1)
             scales.append(scale)
-            a += [int(np.rint(one / scale)) for one in part]
+            a += [int(np.rint(number / scale)) for number in part]
         for n in range(len(packed.codes)):
             total = np.float32(0)
             for at, low in enumerate(range(0, inputs, group)):
                 own = a[low : low + group]
-                dot = sum(one * int(q) for one, q in zip(own, packed.codes[n, at], strict=False))
+                dot = sum(code * int(q) for code, q in zip(own, packed.codes[n, at], strict=False))
                 part = np.float32(dot) * np.float32(packed.scale[n, at])
                 if packed.offset is not None:
                     offset = np.float32(packed.offset[n, at])
@@ -70,16 +70,16 @@ def test_whole_products_are_those_of_int64(data: st.DataObject) -> None:
     q = rng.integers(0, 2**bits, (outputs, inputs)).astype(np.uint8)
     if data.draw(st.booleans()):  # as large as can be
         a[...], q[...] = rng.choice([-127, 127]), 2**bits - 1
-    found = whole_product(a, q, bits)
-    assert found.dtype == np.int32
-    np.testing.assert_array_equal(found, a.astype(np.int64) @ q.astype(np.int64).T)
+    product = whole_product(a, q, bits)
+    assert product.dtype == np.int32
+    np.testing.assert_array_equal(product, a.astype(np.int64) @ q.astype(np.int64).T)
 
 
 def test_sums_that_may_not_fit_are_refused() -> None:
     codes = np.zeros((1, 1, 66336), np.uint8)  # 66,336 * 127 * 255 > 2^31
-    one = np.ones((1, 1), np.float16)
+    scale = np.ones((1, 1), np.float16)
     with pytest.raises(ModelError, match="66336 inputs of 8 bits"):
-        linear(np.zeros((1, 66336), np.float32), Codes(codes, one, None, 8, 66336))
+        linear(np.zeros((1, 66336), np.float32), Codes(codes, scale, None, 8, 66336))
 
 
 def test_cutting_rows_and_outputs_changes_no_bit() -> None:
@@ -142,8 +142,8 @@ def test_the_error_of_weights(group: int, asymmetric: float, symmetric: float) -
     """N(0, 1), 256 x 1024, against prototypes of another hand."""
     w = np.random.default_rng(0).standard_normal((256, 1024))
     for of_all, want in ((False, asymmetric), (True, symmetric)):
-        found = w4a8(w, group, of_all).dequantized()
-        assert np.linalg.norm(w - found) / np.linalg.norm(w) == pytest.approx(want, abs=1.5e-4)
+        coded = w4a8(w, group, of_all).dequantized()
+        assert np.linalg.norm(w - coded) / np.linalg.norm(w) == pytest.approx(want, abs=1.5e-4)
 
 
 @given(st.data())
@@ -152,21 +152,21 @@ def test_weights_are_half_a_step_away_at_most(data: st.DataObject) -> None:
     shape = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 150))
     symmetric, shift = data.draw(st.booleans()), data.draw(st.sampled_from([0.0, -0.5, 0.5]))
     w = numbers(shape, data.draw(st.integers(0, 9)), 0.05) + np.float32(shift)
-    found = w4a8(w, group, symmetric)
-    assert found.codes.shape == (shape[0], -(-shape[1] // group), group) and found.codes.max() <= 15
-    assert (found.offset is None) == symmetric and found.zero is None
-    step = np.repeat(found.scale.astype(float), group, axis=1)[:, : shape[1]]
+    coded = w4a8(w, group, symmetric)
+    assert coded.codes.shape == (shape[0], -(-shape[1] // group), group) and coded.codes.max() <= 15
+    assert (coded.offset is None) == symmetric and coded.zero is None
+    step = np.repeat(coded.scale.astype(float), group, axis=1)[:, : shape[1]]
     slack = np.abs(w).max() * 2.0**-10 + 16 * step * 2.0**-11  # of an offset and a scale in float16
-    assert np.all(np.abs(w - found.dequantized()) <= 0.5 * step + slack)
+    assert np.all(np.abs(w - coded.dequantized()) <= 0.5 * step + slack)
     if symmetric:
-        assert found.codes.min() >= 1
+        assert coded.codes.min() >= 1
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0, -5.0, -60000.0])
 def test_groups_of_one_value_are_kept(value: float) -> None:
-    found = w4a8(np.full((1, 40), value), 32, False)
-    assert found.scale.tolist() == [[1, 1]]
-    np.testing.assert_array_equal(found.dequantized(), np.full((1, 40), value))
+    coded = w4a8(np.full((1, 40), value), 32, False)
+    assert coded.scale.tolist() == [[1, 1]]
+    np.testing.assert_array_equal(coded.dequantized(), np.full((1, 40), value))
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
@@ -224,6 +224,6 @@ def test_onnxruntime_computes_the_same(group: int) -> None:
     model = helper.make_model(graph, opset_imports=domains, ir_version=8)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     want = session.run(None, {"x": x})[0]
-    found = linear(x, Codes(codes, scale, zero.astype(np.float16), 4, inputs), "block")
-    assert np.linalg.norm(found - want) / np.linalg.norm(want) < 1e-6
+    product = linear(x, Codes(codes, scale, zero.astype(np.float16), 4, inputs), "block")
+    assert np.linalg.norm(product - want) / np.linalg.norm(want) < 1e-6
     assert np.linalg.norm(linear(x, Codes(codes, scale, zero.astype(np.float16), 4, inputs)) - want) > 1e-3

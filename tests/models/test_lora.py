@@ -69,19 +69,19 @@ def test_only_factors_change_and_by_as_low_a_rank_as_asked(folders: tuple[Path, 
     """Eq. 9: U + B A with B [.., 4] and A [4, ..]. The factors here are float32, so singular values tell."""
     old, new = (load_file(folder / "model.safetensors") for folder in folders)
     changed = {name for name in old if (old[name] != new[name]).any()}
-    assert old.keys() == new.keys() and changed == {f"{one}.weight" for name in MLP for one in factor_names(name)}
+    assert old.keys() == new.keys() and changed == {f"{factor}.weight" for name in MLP for factor in factor_names(name)}
     for name in changed:
         assert (old[name].dtype, old[name].shape) == (new[name].dtype, new[name].shape)
         values = np.linalg.svd(new[name].astype(np.float64) - old[name], compute_uv=False)
         assert values[4] < 1e-3 * values[0]
-    told = [json.loads((folder / "config.json").read_text()) for folder in folders]
-    assert told[1]["low_rank"].pop("lora") == {key: QUICK[key] for key in QUICK if key not in ("stories", "report")}
-    assert told[0] == told[1]
+    configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
+    assert configs[1]["low_rank"].pop("lora") == {key: QUICK[key] for key in QUICK if key not in ("stories", "report")}
+    assert configs[0] == configs[1]
 
 
 def test_the_same_arguments_give_the_same_bytes(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    one, two = (trained(folders[0], tmp_path / name, steps=3) / "model.safetensors" for name in ("one", "two"))
-    assert one.read_bytes() == two.read_bytes()
+    first, second = (trained(folders[0], tmp_path / name, steps=3) / "model.safetensors" for name in ("one", "two"))
+    assert first.read_bytes() == second.read_bytes()
 
 
 def test_what_comes_out_runs_on_neuroncores(

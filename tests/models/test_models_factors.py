@@ -50,7 +50,7 @@ def test_matrices_are_those_of_the_dense_model() -> None:
     for name in ("headdim", "gqa82"):
         config = Config.from_dict(CASES[name])
         shapes = expected_shapes(config)
-        assert {name: (one.columns, one.rows) for name, one in config.matrices().items()} == {
+        assert {name: (matrix.columns, matrix.rows) for name, matrix in config.matrices().items()} == {
             name[:-7]: shape for name, shape in shapes.items() if name.endswith("_proj.weight")
         }
 
@@ -65,8 +65,8 @@ def test_factors_are_what_x_is_multiplied_by_one_after_the_other() -> None:
     assert {*q.tensors()} == {f"{stem}_u_proj.weight", f"{stem}_v_proj.weight", f"{stem}_proj.bias"}
     layer = config.layer(0)
     assert [len(together) for together in layer.inputs()] == [3, 1, 2, 1]
-    assert {one for together in layer.inputs() for one in together} == {*layer.matrices()}
-    assert all(len({one.rows for one in together}) == 1 for together in layer.inputs())
+    assert {matrix for together in layer.inputs() for matrix in together} == {*layer.matrices()}
+    assert all(len({matrix.rows for matrix in together}) == 1 for together in layer.inputs())
 
 
 @pytest.mark.parametrize(

@@ -76,10 +76,10 @@ def test_a_bare_gpt2_is_found_without_the_first_part_of_its_names(tmp_path: Path
 
     folder = random_family("gpt2", tmp_path)
     weights, file = load_weights(folder), folder / "model.safetensors"
-    save_file({name.removeprefix("transformer."): one for name, one in load_file(file).items()}, file)
-    found = load_weights(folder)
-    assert found.keys() == weights.keys()
-    assert all((found[name] == weights[name]).all() for name in weights)
+    save_file({name.removeprefix("transformer."): tensor for name, tensor in load_file(file).items()}, file)
+    loaded = load_weights(folder)
+    assert loaded.keys() == weights.keys()
+    assert all((loaded[name] == weights[name]).all() for name in weights)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_a_model_in_the_cache_is_found_by_its_name(
     snapshot = cache_of(tmp_path / below[where], name)
     assert find_model(name).samefile(snapshot)
     assert read_config(find_model(name)).model_type == "qwen3"
-    assert all(np.isfinite(one).all() for one in load_weights(find_model(name)).values())
+    assert all(np.isfinite(tensor).all() for tensor in load_weights(find_model(name)).values())
 
 
 @pytest.mark.parametrize("main", ["../../../elsewhere", "", "\xff", "not-there", "x" * 5000])

@@ -19,8 +19,8 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 def by_hand(logits: list[float], top: int, renormalise: bool) -> tuple[list[int], list[float]]:
     """Experts and shares of one token."""
-    e = [math.exp(one - max(logits)) for one in logits]
-    p = [one / math.fsum(e) for one in e]
+    e = [math.exp(logit - max(logits)) for logit in logits]
+    p = [power / math.fsum(e) for power in e]
     chosen = sorted(sorted(range(len(p)), key=lambda at: (-p[at], at))[:top])
     whole = math.fsum(p[at] for at in chosen) if renormalise else 1.0
     return chosen, [p[at] / whole for at in chosen]
@@ -108,73 +108,75 @@ def test_the_reference_is_causal(name: str) -> None:
 def layer_of(data: dict[str, Any], seed: int = 0) -> tuple[Experts, dict[str, Any], Any]:
     """The experts of a layer, all weights in float64, and an input."""
     config = Config.from_dict(data)
-    one = next(mlp for mlp in (config.layer(number).mlp for number in range(3)) if isinstance(mlp, Experts))
+    mixture = next(mlp for mlp in (config.layer(number).mlp for number in range(3)) if isinstance(mlp, Experts))
     w = {name: weight.astype(float) for name, weight in random_weights(data, seed).items()}
-    return one, w, np.random.default_rng(seed).standard_normal((17, data["hidden_size"]))
+    return mixture, w, np.random.default_rng(seed).standard_normal((17, data["hidden_size"]))
 
 
-def token_by_token(one: Experts, w: dict[str, Any], x: Any) -> Any:
+def token_by_token(mixture: Experts, w: dict[str, Any], x: Any) -> Any:
     """y of each token alone, from its definition."""
     out = []
     for token in x:
-        chosen, shares = by_hand((w[one.router.name + ".weight"] @ token).tolist(), one.top, one.renormalise)
-        y = sum(share * mlp(w, one.experts[at], token) for at, share in zip(chosen, shares, strict=True))
-        if one.shared is not None:
+        chosen, shares = by_hand(
+            (w[mixture.router.name + ".weight"] @ token).tolist(), mixture.top, mixture.renormalise
+        )
+        y = sum(share * mlp(w, mixture.experts[at], token) for at, share in zip(chosen, shares, strict=True))
+        if mixture.shared is not None:
             gate = 1.0
-            if one.shared_gate is not None:
-                gate = 1 / (1 + np.exp(-(w[one.shared_gate.name + ".weight"] @ token)))
-            y = y + gate * mlp(w, one.shared, token)
+            if mixture.shared_gate is not None:
+                gate = 1 / (1 + np.exp(-(w[mixture.shared_gate.name + ".weight"] @ token)))
+            y = y + gate * mlp(w, mixture.shared, token)
         out.append(y)
     return np.array(out)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_experts_together_are_each_token_alone(name: str) -> None:
-    one, w, x = layer_of(CASES[name])
-    np.testing.assert_allclose(experts(w, one, x), token_by_token(one, w, x), rtol=0, atol=1e-12)
+    mixture, w, x = layer_of(CASES[name])
+    np.testing.assert_allclose(experts(w, mixture, x), token_by_token(mixture, w, x), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("count, top", [(5, 1), (5, 5), (1, 1), (4, 3)])
 @pytest.mark.parametrize("data", [MIXTRAL, DEEPSEEK, QWEN2], ids=["mixtral", "deepseek", "qwen2-moe"])
 def test_all_experts_one_expert_and_one_of_them(data: dict[str, Any], count: int, top: int) -> None:
     key = {"mixtral": "num_local_experts", "deepseek": "n_routed_experts"}.get(data["model_type"], "num_experts")
-    one, w, x = layer_of(data | {key: count, "num_experts_per_tok": top})
-    found = experts(w, one, x)
-    np.testing.assert_allclose(found, token_by_token(one, w, x), rtol=0, atol=1e-12)
-    if count == 1 and one.shared is None:
-        np.testing.assert_array_equal(found, mlp(w, one.experts[0], x))
+    mixture, w, x = layer_of(data | {key: count, "num_experts_per_tok": top})
+    outputs = experts(w, mixture, x)
+    np.testing.assert_allclose(outputs, token_by_token(mixture, w, x), rtol=0, atol=1e-12)
+    if count == 1 and mixture.shared is None:
+        np.testing.assert_array_equal(outputs, mlp(w, mixture.experts[0], x))
 
 
 def test_a_skewed_router_and_experts_without_a_token() -> None:
     """All tokens go to the experts 3, 0 and 1, and what the others hold is not touched: it is NaN."""
-    one, w, x = layer_of(MIXTRAL)
+    mixture, w, x = layer_of(MIXTRAL)
     x[:, 0] = 1
-    w[one.router.name + ".weight"] = np.zeros((5, 36))
-    w[one.router.name + ".weight"][3, 0] = 30.0
+    w[mixture.router.name + ".weight"] = np.zeros((5, 36))
+    w[mixture.router.name + ".weight"][3, 0] = 30.0
     for number in (2, 4):
-        for matrix in one.experts[number].matrices():
+        for matrix in mixture.experts[number].matrices():
             w[matrix.name + ".weight"] = np.full_like(w[matrix.name + ".weight"], np.nan)
-    chosen, shares = route(project(w, one.router, x), one.top, one.renormalise)
+    chosen, shares = route(project(w, mixture.router, x), mixture.top, mixture.renormalise)
     assert chosen.tolist() == [[0, 1, 3]] * 17 and (shares[:, 2] > 0.999999).all()
-    found = experts(w, one, x)
-    np.testing.assert_allclose(found, token_by_token(one, w, x), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(found, mlp(w, one.experts[3], x), rtol=0, atol=1e-9)
+    outputs = experts(w, mixture, x)
+    np.testing.assert_allclose(outputs, token_by_token(mixture, w, x), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(outputs, mlp(w, mixture.experts[3], x), rtol=0, atol=1e-9)
 
 
 def test_sums_are_in_order_of_the_experts_numbers() -> None:
     """To the bit, in float32, where other orders give other bits."""
-    one, w, x = layer_of(MIXTRAL)
+    mixture, w, x = layer_of(MIXTRAL)
     narrow, x = {name: weight.astype(np.float32) for name, weight in w.items()}, x.astype(np.float32)
-    chosen, shares = route(project(narrow, one.router, x), one.top, one.renormalise)
+    chosen, shares = route(project(narrow, mixture.router, x), mixture.top, mixture.renormalise)
 
     def added(numbers: list[int]) -> Any:
         y = np.zeros_like(x)
         for number in numbers:
             tokens, places = np.nonzero(chosen == number)
-            y[tokens] += shares[tokens, places, None] * mlp(narrow, one.experts[number], x[tokens])
+            y[tokens] += shares[tokens, places, None] * mlp(narrow, mixture.experts[number], x[tokens])
         return y
 
-    found = experts(narrow, one, x)
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, added([0, 1, 2, 3, 4]))
-    assert (found != added([4, 3, 2, 1, 0])).any()
+    outputs = experts(narrow, mixture, x)
+    assert outputs.dtype == np.float32
+    np.testing.assert_array_equal(outputs, added([0, 1, 2, 3, 4]))
+    assert (outputs != added([4, 3, 2, 1, 0])).any()

@@ -41,17 +41,23 @@ def test_the_catalogue_knows_mixtures() -> None:
 
 def test_names_of_tensors() -> None:
     """As Hugging Face's folders have them; transformers has read the other families' for the golden files."""
-    found = set(expected_shapes(Config.from_dict(DEEPSEEK | {"n_routed_experts": 3})))
+    tensors = set(expected_shapes(Config.from_dict(DEEPSEEK | {"n_routed_experts": 3})))
     stems = [f"experts.{at}" for at in range(3)] + ["shared_experts"]
-    block = {f"mlp.{stem}.{one}_proj.weight" for stem in stems for one in ("gate", "up", "down")} | {"mlp.gate.weight"}
-    dense = {f"mlp.{one}_proj.weight" for one in ("gate", "up", "down")}
+    block = {f"mlp.{stem}.{projection}_proj.weight" for stem in stems for projection in ("gate", "up", "down")} | {
+        "mlp.gate.weight"
+    }
+    dense = {f"mlp.{projection}_proj.weight" for projection in ("gate", "up", "down")}
     for number, expected in ((0, dense), (1, block), (2, block)):
         stem = f"model.layers.{number}."
-        assert {name.removeprefix(stem) for name in found if name.startswith(stem + "mlp.")} == expected
+        assert {name.removeprefix(stem) for name in tensors if name.startswith(stem + "mlp.")} == expected
     mixtral = expected_shapes(Config.from_dict(MIXTRAL))
     stem = "model.layers.2.block_sparse_moe."
     assert mixtral[stem + "gate.weight"] == (5, 36)
-    assert [mixtral[f"{stem}experts.4.{one}.weight"] for one in ("w1", "w3", "w2")] == [(22, 36), (22, 36), (36, 22)]
+    assert [mixtral[f"{stem}experts.4.{matrix}.weight"] for matrix in ("w1", "w3", "w2")] == [
+        (22, 36),
+        (22, 36),
+        (36, 22),
+    ]
     qwen2 = expected_shapes(Config.from_dict(QWEN2))
     assert qwen2["model.layers.0.mlp.shared_expert_gate.weight"] == (1, 36)
     norms = {
@@ -62,34 +68,34 @@ def test_names_of_tensors() -> None:
 
 
 def test_which_layers_have_experts() -> None:
-    def found(data: dict[str, Any]) -> list[bool]:
+    def have_experts(data: dict[str, Any]) -> list[bool]:
         config = Config.from_dict(data)
         return [isinstance(config.layer(number).mlp, Experts) for number in range(config.layers)]
 
-    assert found(MIXTRAL) == [True, True, True]
-    assert found(DEEPSEEK) == [False, True, True]
-    assert found(DEEPSEEK | {"first_k_dense_replace": 3}) == [False, False, False]
-    assert found(QWEN2) == [True, False, True]
-    assert found(QWEN2 | {"decoder_sparse_step": 2}) == [False, False, False]
-    assert found(QWEN3 | {"decoder_sparse_step": 3}) == [False, False, True]
+    assert have_experts(MIXTRAL) == [True, True, True]
+    assert have_experts(DEEPSEEK) == [False, True, True]
+    assert have_experts(DEEPSEEK | {"first_k_dense_replace": 3}) == [False, False, False]
+    assert have_experts(QWEN2) == [True, False, True]
+    assert have_experts(QWEN2 | {"decoder_sparse_step": 2}) == [False, False, False]
+    assert have_experts(QWEN3 | {"decoder_sparse_step": 3}) == [False, False, True]
 
 
 def test_one_expert_of_deepseek_keeps_its_probability() -> None:
-    one, mixtral = (
+    of_deepseek, of_mixtral = (
         Config.from_dict(data | {"num_experts_per_tok": 1, "norm_topk_prob": True}).moe for data in (DEEPSEEK, MIXTRAL)
     )
-    assert one is not None and mixtral is not None
-    assert (one.renormalise, mixtral.renormalise) == (False, True)
+    assert of_deepseek is not None and of_mixtral is not None
+    assert (of_deepseek.renormalise, of_mixtral.renormalise) == (False, True)
 
 
 def test_the_number_of_experts_has_two_names() -> None:
     for data in (MIXTRAL, QWEN2, OLMOE, QWEN3):
         plain = without("num_experts", without("num_local_experts", data))
-        one, other, both = (
+        first, second, both = (
             Config.from_dict(plain | more)
             for more in ({"num_experts": 5}, {"num_local_experts": 5}, {"num_experts": 5, "num_local_experts": 5})
         )
-        assert one == other == both and one.moe is not None and one.moe.experts == 5
+        assert first == second == both and first.moe is not None and first.moe.experts == 5
         with pytest.raises(ModelError, match="both set and differ"):
             Config.from_dict(plain | {"num_experts": 5, "num_local_experts": 6})
 
@@ -142,8 +148,8 @@ def test_config_refuses(data: dict[str, Any], key: str) -> None:
 
 
 def test_the_fuzzer_starts_from_configurations_that_are_good() -> None:
-    found = [Config.from_dict(CONFIG | variant) for variant in VARIANTS]
-    assert {one.model_type for one in found if one.moe} == {data["model_type"] for data in CASES.values()}
+    configs = [Config.from_dict(CONFIG | variant) for variant in VARIANTS]
+    assert {config.model_type for config in configs if config.moe} == {data["model_type"] for data in CASES.values()}
 
 
 @pytest.mark.parametrize("tensor", ["model.layers.1.mlp.gate.weight", "model.layers.2.mlp.experts.10.down_proj.weight"])
@@ -159,7 +165,7 @@ def test_a_tensor_that_is_missing_is_named(tensor: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("at", range(len(MIXTURES)), ids=[str(one["model_type"]) for one in MIXTURES])
+@pytest.mark.parametrize("at", range(len(MIXTURES)), ids=[str(mixture["model_type"]) for mixture in MIXTURES])
 def test_numbers_of_experts_that_do_not_fit_are_one_line(at: int, tmp_path: Path) -> None:
     """Every key that says something of experts, with every such value: what is accepted uses all experts' tensors."""
     for file, data in files(b"", *valid_checkpoint(at)).items():
@@ -171,7 +177,7 @@ def test_numbers_of_experts_that_do_not_fit_are_one_line(at: int, tmp_path: Path
             config = read_config(tmp_path)
             checkpoint = open_checkpoint(tmp_path)
             check_shapes(checkpoint, config)
-            assert {one for one in checkpoint.tensors if "expert" in one} <= {*expected_shapes(config)}
+            assert {tensor for tensor in checkpoint.tensors if "expert" in tensor} <= {*expected_shapes(config)}
         except ModelError as error:
             refused.add((name, repr(value)))
             assert str(error).startswith(str(tmp_path)) and "\n" not in str(error)
@@ -195,15 +201,17 @@ def test_numbers_of_experts_that_do_not_fit_are_one_line(at: int, tmp_path: Path
     ],
 )
 def test_tensors_that_do_not_fit_are_one_line(at: int, change: str, words: str, tmp_path: Path) -> None:
-    what, how = change.split()
+    key, how = change.split()
     header, data = valid_checkpoint(at)
     config = CONFIG | MIXTURES[at]
     if how in "-T":
-        name = next(one for one in header if one.endswith(what))
+        name = next(tensor for tensor in header if tensor.endswith(key))
         entry = header[name] | {"shape": header[name]["shape"][::-1]}
-        header = {one: tensor for one, tensor in header.items() if one != name} | ({} if how == "-" else {name: entry})
+        header = {tensor_name: tensor for tensor_name, tensor in header.items() if tensor_name != name} | (
+            {} if how == "-" else {name: entry}
+        )
     else:
-        config = config | {what: json.loads(how)}
+        config = config | {key: json.loads(how)}
     for file, text in files(json.dumps(config).encode(), header, data).items():
         (tmp_path / file).write_bytes(text)
     with pytest.raises(ModelError, match=words) as caught:

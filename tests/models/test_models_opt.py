@@ -25,8 +25,8 @@ def test_the_reference_is_transformers(name: str, tmp_path: Path) -> None:
     golden = {**np.load(Path(__file__).parents[1] / "golden" / f"{name}.npz")}
     assert golden["ids"].tolist() == IDS[name]
     folder = random_opt(name, tmp_path)
-    found = forward(read_config(folder), weights_of(folder), IDS[name])
-    np.testing.assert_allclose(found, golden["logits"], rtol=0, atol=1e-4)
+    logits = forward(read_config(folder), weights_of(folder), IDS[name])
+    np.testing.assert_allclose(logits, golden["logits"], rtol=0, atol=1e-4)
 
 
 @pytest.mark.sample(1)
@@ -34,27 +34,27 @@ def test_the_reference_is_transformers(name: str, tmp_path: Path) -> None:
 def test_every_scheme_gives_its_logits(name: str, tmp_path: Path) -> None:
     plain = random_opt(name, tmp_path / "plain")
     ranks = {
-        one: max(1, int(0.7 * matrix.most_rank) - at % 3)
-        for at, (one, matrix) in enumerate(read_config(plain).matrices().items())
+        matrix_name: max(1, int(0.7 * matrix.most_rank) - at % 3)
+        for at, (matrix_name, matrix) in enumerate(read_config(plain).matrices().items())
     }
     for folder in (plain, decompose(plain, tmp_path / "model", ranks)):
         want = forward(read_config(folder), weights_of(folder), IDS[name])
         for tp in (1, read_config(plain).heads):  # 4, 8
             for scheme in ("dense", "base", "deinfer"):
-                found = logits_of(new_gpus(tp), folder, scheme, IDS[name], 6)
-                assert np.abs(found - want).max() < 1e-3
+                logits = logits_of(new_gpus(tp), folder, scheme, IDS[name], 6)
+                assert np.abs(logits - want).max() < 1e-3
     for static in (False, True):
-        found = logits_of(new_gpus(4, static=static), folder, "deinfer", IDS[name], 6, kv="lowrank")
-        assert np.abs(found - want).max() < 1e-3
+        logits = logits_of(new_gpus(4, static=static), folder, "deinfer", IDS[name], 6, kv="lowrank")
+        assert np.abs(logits - want).max() < 1e-3
 
 
 def test_shapes_of_a_packaged_opt_run() -> None:
     """OPT-30B's bytes in an MLP layer of the DeInfer scheme: latents of fc1 gathered, those of fc2 summed, in fp16."""
-    told = run_lowrank(
+    report = run_lowrank(
         new_gpus(8, payload=False), "opt-30b", ratio=0.5, layers=2, prompt_tokens=5, max_new_tokens=2
     )  # fmt: skip
     rank = 7168 // 2
-    assert told["measured"]["mlp_link_bytes"] == 2 * 7 * 6 * 2 * (rank + 2 * rank)
+    assert report["measured"]["mlp_link_bytes"] == 2 * 7 * 6 * 2 * (rank + 2 * rank)
 
 
 @pytest.mark.parametrize(

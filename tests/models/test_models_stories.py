@@ -51,8 +51,8 @@ def test_stories_start_sentences_with_capitals_and_close_quotes(many: list[str])
     for story in many:
         assert story[0] in string.ascii_uppercase and story[-1] in '.!?"'
         assert story.count('"') % 2 == 0
-        for found in re.findall(r'(?<!Mrs)(?<!Mr)[.!?] "?([a-z]\w*)', story):
-            pytest.fail(f"sentence starts with {found!r}: {story}")
+        for word in re.findall(r'(?<!Mrs)(?<!Mr)[.!?] "?([a-z]\w*)', story):
+            pytest.fail(f"sentence starts with {word!r}: {story}")
 
 
 def test_stories_use_every_rule_and_every_line() -> None:
@@ -66,7 +66,7 @@ def test_stories_use_every_rule_and_every_line() -> None:
 def test_stories_pronouns_follow_the_hero(many: list[str]) -> None:
     """A girl who is alone in the first sentences is never a he there."""
     for story in many:
-        found = re.match(r"[^.]*\b(girl|boy) named (\w+)[^.]*\. (He|She)\b", story)
-        if found:
-            assert found[3] == {"girl": "She", "boy": "He"}[found[1]], story
+        match = re.match(r"[^.]*\b(girl|boy) named (\w+)[^.]*\. (He|She)\b", story)
+        if match:
+            assert match[3] == {"girl": "She", "boy": "He"}[match[1]], story
     assert module.Person("Ida", "girl", True).himself == "herself"

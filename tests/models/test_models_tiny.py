@@ -32,8 +32,8 @@ def test_these_are_the_packaged_models_with_weights() -> None:
 @each
 def test_it_is_small(name: str) -> None:
     checkpoint = open_checkpoint(find_model(name))
-    assert sum(math.prod(checkpoint.shape(one)) for one in checkpoint.tensors) == PARAMETERS[name]
-    assert {checkpoint.find(one).dtype for one in checkpoint.tensors} == {"F16"}
+    assert sum(math.prod(checkpoint.shape(tensor)) for tensor in checkpoint.tensors) == PARAMETERS[name]
+    assert {checkpoint.find(tensor).dtype for tensor in checkpoint.tensors} == {"F16"}
     assert sum(path.stat().st_size for path in find_model(name).iterdir()) < 4_000_000
 
 
@@ -47,8 +47,8 @@ def test_its_folder_is_whole(name: str) -> None:
     assert (config.vocab_size, config.tie_word_embeddings) == (512, True)
     assert (config.bos_token_id, config.eos_token_ids, config.dtype) == (0, (0,), "float16")
     assert load_tokenizer(folder).get_vocab_size() == config.vocab_size
-    for one in ("tokenizer.json", "generation_config.json", "tokenizer_config.json"):
-        assert (folder / one).read_bytes() == (find_model("llama-tiny") / one).read_bytes()
+    for file in ("tokenizer.json", "generation_config.json", "tokenizer_config.json"):
+        assert (folder / file).read_bytes() == (find_model("llama-tiny") / file).read_bytes()
 
 
 def test_the_mixtures_are_those_that_are_described() -> None:

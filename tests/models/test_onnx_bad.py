@@ -20,8 +20,8 @@ from meshrt.commands.import_ import command
 
 
 def refused(file: Path, message: str, *options: str) -> None:
-    asked = options or ("--out", str(file.parent / "out"))
-    result = CliRunner().invoke(command, [str(file), *asked])
+    arguments = options or ("--out", str(file.parent / "out"))
+    result = CliRunner().invoke(command, [str(file), *arguments])
     assert result.exit_code == 2, result.output
     assert result.output.startswith("meshrt: error: ") and result.output.count("\n") == 1, result.output
     assert message in result.output, result.output
@@ -38,7 +38,7 @@ def outside(**said: str) -> Callable[[Any], None]:
     """The first matrix, 1,092 bytes, lies elsewhere."""
 
     def change(model: Any) -> None:
-        tensor = next(one for one in model.graph.initializer if list(one.dims) == [13, 21])
+        tensor = next(candidate for candidate in model.graph.initializer if list(candidate.dims) == [13, 21])
         tensor.ClearField("raw_data")
         tensor.data_location = TensorProto.EXTERNAL
         for key, value in said.items():
@@ -83,12 +83,12 @@ def dims(*shape: int) -> Callable[[Any], None]:
 
 def node(at: int, **said: Any) -> Callable[[Any], None]:
     def change(model: Any) -> None:
-        one = model.graph.node[at]
+        target = model.graph.node[at]
         for key, value in said.items():
             if isinstance(value, list):
-                getattr(one, key)[:] = value
+                getattr(target, key)[:] = value
             else:
-                setattr(one, key, value)
+                setattr(target, key, value)
 
     return change
 
@@ -226,7 +226,7 @@ def test_a_window_of_attention_is_refused(tmp_path: Path) -> None:
     """Tokens that look at the last 3,000 alone."""
     model = decoder(base(tmp_path))
     nodes = [*model.graph.node]
-    at = next(at for at, one in enumerate(nodes) if one.op_type == "LessOrEqual")
+    at = next(at for at, candidate in enumerate(nodes) if candidate.op_type == "LessOrEqual")
     every, own = nodes[at].input
     before = helper.make_node("Sub", [own, "window"], ["first seen"], name="window")
     near = helper.make_node("Greater", [every, "first seen"], ["near"], name="near")
@@ -265,7 +265,11 @@ def test_a_decoder_that_computes_otherwise_is_refused(change: Any, message: str,
 def test_weights_that_are_no_floats_are_refused(kind: str, tmp_path: Path) -> None:
     """Those of the last norm; a folder with the first could not even be written."""
     model = decoder(base(tmp_path))
-    weight = next(one for one in reversed(model.graph.initializer) if len(one.dims) == 1 and one.data_type == FLOAT)
+    weight = next(
+        candidate
+        for candidate in reversed(model.graph.initializer)
+        if len(candidate.dims) == 1 and candidate.data_type == FLOAT
+    )
     weight.data_type = getattr(TensorProto, kind)
     if kind == "UINT4":
         weight.raw_data = weight.raw_data[: (weight.dims[0] + 1) // 2]
@@ -298,8 +302,8 @@ def test_bad_scales_are_refused_with_the_nodes_name(value: float, message: str, 
 ])  # fmt: skip
 def test_sizes_of_codes_that_do_not_fit_are_refused(said: dict[str, int], message: str, tmp_path: Path) -> None:
     model = decoder(base(tmp_path), "gemm", 32)
-    found = next(one for one in model.graph.node if one.op_type == "MatMulNBits")
-    for attribute in found.attribute:
+    product = next(candidate for candidate in model.graph.node if candidate.op_type == "MatMulNBits")
+    for attribute in product.attribute:
         attribute.i = said.get(attribute.name, attribute.i)
     refused(save(model, tmp_path / "m.onnx"), message)
 
@@ -322,12 +326,12 @@ def test_options_of_other_files_are_refused(tmp_path: Path) -> None:
 
 def test_passes_alone_write_a_graph_and_no_folder(tmp_path: Path) -> None:
     file = save(decoder(base(tmp_path)), tmp_path / "m.onnx")
-    asked = ["--passes", "--dump", str(tmp_path / "fused.onnx"), "--json", "-"]
-    result = CliRunner().invoke(command, [str(file), *asked])
+    options = ["--passes", "--dump", str(tmp_path / "fused.onnx"), "--json", "-"]
+    result = CliRunner().invoke(command, [str(file), *options])
     assert result.exit_code == 0, result.output
     fused = onnx.load(tmp_path / "fused.onnx")
     assert len(fused.graph.node) == json.loads(result.output)["passes"][-1]["nodes"]
-    kinds = [one.op_type for one in fused.graph.node if one.domain == "meshrt"]
+    kinds = [fused_node.op_type for fused_node in fused.graph.node if fused_node.domain == "meshrt"]
     layers = CASES["gqa82"]["num_hidden_layers"]
     assert {kind: kinds.count(kind) for kind in kinds} == {
         "RMSNorm": 2 * layers + 1, "Attention": layers, "SwiGLU": layers,

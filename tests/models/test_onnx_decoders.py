@@ -35,7 +35,7 @@ def imported(file: Path, out: Path, *options: str) -> dict[str, Any]:
 def logits_of(folder: Path, ids: Any) -> Any:
     config = read_config(folder, quantized=True)
     check_shapes(open_checkpoint(folder), config)
-    return forward(config, load_weights(folder, config=config), [int(one) for one in ids])
+    return forward(config, load_weights(folder, config=config), [int(token) for token in ids])
 
 
 def test_there_are_all_exports() -> None:
@@ -56,10 +56,10 @@ def test_a_torch_export_has_the_logits_of_torch(name: str, tmp_path: Path) -> No
     assert config.tie_word_embeddings == ("qwen2" in name)
     assert config.rope.kind == ("llama3" if "llama3" in name else "default")
     assert config.rope.theta == {"llama": 1e4, "qwen2": 5e3, "llama3": 5e5}[name.split("-")[0]]
-    nodes = [one["nodes"] for one in report["passes"]]
+    nodes = [each_pass["nodes"] for each_pass in report["passes"]]
     assert nodes == sorted(nodes, reverse=True) and nodes[0] == len(onnx.load(tmp_path / "m.onnx").graph.node)
     layers = config.layers
-    fused = dict(zip((one["name"] for one in report["passes"]), nodes, strict=True))
+    fused = dict(zip((each_pass["name"] for each_pass in report["passes"]), nodes, strict=True))
     # A norm is 6 nodes, of which one is left; SiLU and its product 3; a turn of halves 7.
     assert fused["slices and transposes"] - fused["RMSNorm"] >= 5 * (2 * layers + 1)
     assert fused["RMSNorm"] - fused["SwiGLU"] == 2 * layers
@@ -94,9 +94,10 @@ def test_onnxruntime_computes_what_the_hand_built_graph_says(tmp_path: Path) -> 
     for spelling in ("plain", "runtime", "gemm"):
         model = decoder(base, spelling).SerializeToString()
         session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-        names = [one.name for one in session.get_outputs()]
+        names = [output.name for output in session.get_outputs()]
         past = {
-            one.name: np.zeros((1, config.kv_heads, 0, config.head_dim), np.float32) for one in session.get_inputs()[1:]
+            entry.name: np.zeros((1, config.kv_heads, 0, config.head_dim), np.float32)
+            for entry in session.get_inputs()[1:]
         }
         first = dict(zip(names, session.run(None, {"input_ids": [ids[:5]]} | past), strict=True))
         held = {name: first[name.replace("past", "present")] for name in past}
@@ -115,9 +116,9 @@ def test_matmulnbits_becomes_a_folder_of_codes(group: int, tmp_path: Path) -> No
     config = read_config(tmp_path / "out", quantized=True)
     assert len(config.quantized) == 7 * config.layers
     for name, matrix in config.matrices().items():
-        found = read_parts(open_checkpoint(tmp_path / "out"), name, config.quantized[name], matrix.columns, matrix.rows)
+        parts = read_parts(open_checkpoint(tmp_path / "out"), name, config.quantized[name], matrix.columns, matrix.rows)
         want = bits4(open_checkpoint(base).read(name + ".weight"), group)
-        np.testing.assert_array_equal(found.codes.dequantized(), want.dequantized())
+        np.testing.assert_array_equal(parts.codes.dequantized(), want.dequantized())
 
 
 def test_dequantize_linear_by_blocks_is_codes(tmp_path: Path) -> None:
@@ -139,10 +140,10 @@ def test_dequantize_linear_by_blocks_is_codes(tmp_path: Path) -> None:
     graph = read_graph(save(model, tmp_path / "m.onnx")).graph
     x = rng.standard_normal((3, 64)).astype(np.float32)
     want = ReferenceEvaluator(model).run(None, {"x": x})
-    for value, one in zip(graph.outputs, want, strict=True):
+    for value, expected in zip(graph.outputs, want, strict=True):
         product = linear_of(value)
         assert product is not None and product.codes is not None
-        np.testing.assert_allclose(x @ product.codes.dequantized().T, one, atol=1e-4)
+        np.testing.assert_allclose(x @ product.codes.dequantized().T, expected, atol=1e-4)
     four = linear_of(graph.outputs[0])
     assert four is not None and four.codes is not None and four.codes.zero is None and four.codes.bits == 4
 
@@ -165,8 +166,8 @@ def test_what_is_read_of_matmulnbits_is_what_onnxruntime_multiplies(group: int, 
     x = rng.standard_normal((5, inputs)).astype(np.float32)
     want = session.run(None, {"x": x})[0]
     node = next(iter(onnx_ir.from_proto(model).graph))
-    found, found_bias = codes_of(node)
-    assert (found.zero is None, found_bias is None) == (spelled == "none", spelled != "bias")
-    y = linear(x, found, "block") + (0 if found_bias is None else found_bias)
+    coded, found_bias = codes_of(node)
+    assert (coded.zero is None, found_bias is None) == (spelled == "none", spelled != "bias")
+    y = linear(x, coded, "block") + (0 if found_bias is None else found_bias)
     assert np.linalg.norm(y - want) / np.linalg.norm(want) < 1e-6
-    assert np.linalg.norm(linear(x, found, "row") + (0 if found_bias is None else found_bias) - want) > 1e-3
+    assert np.linalg.norm(linear(x, coded, "row") + (0 if found_bias is None else found_bias) - want) > 1e-3

@@ -37,7 +37,7 @@ ONCE = ("--rounds", "1", "--held-out-stories", "0")
 
 
 def meshrt_quantize(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(command, [str(one) for one in arguments])
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
 
 def quantized(out: Path, *arguments: str) -> dict[str, Any]:
@@ -85,32 +85,38 @@ def test_folder_is_an_ordinary_one_with_one_key_more(place: Path, eighth: dict[s
 
 def test_tensors_are_those_of_the_format(place: Path, eighth: dict[str, Any]) -> None:
     """k_proj is 64 x 128: two groups of 24 bytes a row; U has 512 numbers, 8 groups, and V 1,024."""
-    found, base = (load_file(folder / "model.safetensors") for folder in (place / "eighth", BASE))
+    tensors, base = (load_file(folder / "model.safetensors") for folder in (place / "eighth", BASE))
     name = "model.layers.2.self_attn.k_proj."
-    told = {one.removeprefix(name): (x.dtype, x.shape) for one, x in found.items() if one.startswith(name)}
+    forms = {
+        tensor_name.removeprefix(name): (x.dtype, x.shape)
+        for tensor_name, x in tensors.items()
+        if tensor_name.startswith(name)
+    }
     half, byte = np.dtype(np.float16), np.dtype(np.uint8)
-    assert told == {
+    assert forms == {
         "codes": (byte, (64, 48)), "scale": (half, (64, 2)), "zero": (half, (64, 2)),
         "u_codes": (byte, (8, 24)), "u_scale": (half, (8,)), "v_codes": (byte, (16, 24)), "v_scale": (half, (16,)),
     }  # fmt: skip
     matrices = read_config(BASE).matrices()
-    for one, tensor in base.items():
-        if one.removesuffix(".weight") in matrices:
-            assert one not in found
+    for tensor_name, tensor in base.items():
+        if tensor_name.removesuffix(".weight") in matrices:
+            assert tensor_name not in tensors
         else:
-            np.testing.assert_array_equal(found[one], tensor)
+            np.testing.assert_array_equal(tensors[tensor_name], tensor)
     check_shapes(open_checkpoint(place / "eighth"), read_config(place / "eighth", quantized=True))
 
 
 def test_reported_bytes_are_those_on_disk(place: Path, eighth: dict[str, Any], plain: dict[str, Any]) -> None:
     for name, report in {"eighth": eighth, **plain}.items():
         tensors = load_file(place / name / "model.safetensors")
-        assert report["bytes"] == sum(one.nbytes for one in tensors.values())
-        assert report["bytes_before"] == sum(one.nbytes for one in load_file(BASE / "model.safetensors").values())
-        for one in report["matrices"]:
-            own = [x.nbytes for key, x in tensors.items() if key.startswith(one["name"] + ".")]
-            assert one["bytes"] == [2 * math.prod(one["shape"]), sum(own)]
-        assert sum(one["bytes"][1] for one in report["matrices"]) == sum(one["bytes"] for one in report["groups"])
+        assert report["bytes"] == sum(tensor.nbytes for tensor in tensors.values())
+        assert report["bytes_before"] == sum(tensor.nbytes for tensor in load_file(BASE / "model.safetensors").values())
+        for matrix in report["matrices"]:
+            own = [x.nbytes for key, x in tensors.items() if key.startswith(matrix["name"] + ".")]
+            assert matrix["bytes"] == [2 * math.prod(matrix["shape"]), sum(own)]
+        assert sum(matrix["bytes"][1] for matrix in report["matrices"]) == sum(
+            group["bytes"] for group in report["groups"]
+        )
     written = load_file(place / "eighth" / "model.safetensors")
     factors = sum(x.nbytes for key, x in written.items() if re.search(r"\.[uv]_(codes|scale)$", key))
     assert eighth["compensator_bytes"] == factors > 0 == plain["hqq"]["compensator_bytes"]
@@ -119,21 +125,25 @@ def test_reported_bytes_are_those_on_disk(place: Path, eighth: dict[str, Any], p
 
 def test_sizes_by_shape_are_those_of_the_folder(eighth: dict[str, Any]) -> None:
     done = meshrt_quantize("llama-tiny", "--ranks", "uniform-8", "--sizes", "--json", "-")
-    told = json.loads(done.stdout)
+    sizes = json.loads(done.stdout)
     for key in ("quantized_weights", "other_weights", "bytes", "published_bytes", "bits_per_weight", "groups"):
-        assert told[key] == eighth[key]
+        assert sizes[key] == eighth[key]
 
 
 def test_reported_errors_are_those_of_what_was_written(place: Path, eighth: dict[str, Any]) -> None:
     checkpoint, config = open_checkpoint(place / "eighth"), read_config(place / "eighth", quantized=True)
     base = load_file(BASE / "model.safetensors")
-    for one in eighth["matrices"]:
-        w = base[one["name"] + ".weight"].astype(float)
-        found = weight_error(w, read_dense(checkpoint, config.matrices()[one["name"]]))
-        assert one["weight_error"] == pytest.approx(found, rel=1e-12)
-        assert one["weight_error"] == pytest.approx(one["rounds"][one["kept"] - 1][1], rel=1e-9)
-        assert one["rounds"][one["kept"] - 1][1] == min(error for _, error in one["rounds"]) <= one["rounds"][0][1]
-        assert one["kurtosis"] == kurtosis(w) and one["rank"] == 8 and one["feature_error"] is None
+    for matrix in eighth["matrices"]:
+        w = base[matrix["name"] + ".weight"].astype(float)
+        error = weight_error(w, read_dense(checkpoint, config.matrices()[matrix["name"]]))
+        assert matrix["weight_error"] == pytest.approx(error, rel=1e-12)
+        assert matrix["weight_error"] == pytest.approx(matrix["rounds"][matrix["kept"] - 1][1], rel=1e-9)
+        assert (
+            matrix["rounds"][matrix["kept"] - 1][1]
+            == min(error for _, error in matrix["rounds"])
+            <= matrix["rounds"][0][1]
+        )
+        assert matrix["kurtosis"] == kurtosis(w) and matrix["rank"] == 8 and matrix["feature_error"] is None
 
 
 def test_feature_errors_are_those_on_the_calibration(place: Path, plain: dict[str, Any]) -> None:
@@ -144,16 +154,16 @@ def test_feature_errors_are_those_on_the_calibration(place: Path, plain: dict[st
     for layer in layer_grams(config, base, texts):
         grams |= layer
     dense = {method: load_weights(place / method) for method in plain}
-    for at, one in enumerate(plain["gptq"]["matrices"]):
-        name = one["name"]
+    for at, matrix in enumerate(plain["gptq"]["matrices"]):
+        name = matrix["name"]
         lost = {
             method: feature_error(base[name + ".weight"].T.astype(float), w[name + ".weight"].T, grams[name])
             for method, w in dense.items()
         }
-        assert one["feature_error"] == pytest.approx(lost["gptq"], rel=1e-9)
+        assert matrix["feature_error"] == pytest.approx(lost["gptq"], rel=1e-9)
         assert lost["gptq"] < min(lost["rtn"], lost["hqq"])
         assert (
-            one["weight_error"]
+            matrix["weight_error"]
             > plain["rtn"]["matrices"][at]["weight_error"]
             > plain["hqq"]["matrices"][at]["weight_error"]
         )
@@ -161,21 +171,21 @@ def test_feature_errors_are_those_on_the_calibration(place: Path, plain: dict[st
 
 def test_reported_perplexities_are_those_of_both_models(place: Path, eighth: dict[str, Any]) -> None:
     config, test = read_config(BASE), story_sequences(read_config(BASE), load_tokenizer(BASE), HELD_OUT_SEED, 16)
-    told = eighth["perplexity"]
-    assert told["tokens"] == sum(len(ids) - 1 for ids in test)
+    stated = eighth["perplexity"]
+    assert stated["tokens"] == sum(len(ids) - 1 for ids in test)
     before = losses(config, load_weights(BASE, np.float32), test)
     after = losses(config, load_weights(place / "eighth", np.float32), test)
-    assert told["before"] == of_losses(before) == perplexity(config, load_weights(BASE, np.float32), test)
-    assert told["after"] == of_losses(after)
-    assert (told["nats_more"], told["standard_error"]) == difference(before, after)
-    assert told["nats_more"] == pytest.approx(math.log(told["after"] / told["before"]))
+    assert stated["before"] == of_losses(before) == perplexity(config, load_weights(BASE, np.float32), test)
+    assert stated["after"] == of_losses(after)
+    assert (stated["nats_more"], stated["standard_error"]) == difference(before, after)
+    assert stated["nats_more"] == pytest.approx(math.log(stated["after"] / stated["before"]))
 
 
 def test_the_difference_of_two_models_is_paired() -> None:
     """Sequences of one token each: the mean of the differences, and the error of a mean."""
     before, more = np.array([1.0, 5.0, 9.0, 2.0]), np.array([0.1, 0.3, 0.2, 0.4])
-    found = difference([(x, 1) for x in before], [(x, 1) for x in before + more])
-    assert found == pytest.approx((0.25, more.std(ddof=1) / 2))
+    mean_and_error = difference([(x, 1) for x in before], [(x, 1) for x in before + more])
+    assert mean_and_error == pytest.approx((0.25, more.std(ddof=1) / 2))
     assert difference([(3.0, 6)], [(4.5, 6)]) == (0.25, None)
 
 
@@ -183,22 +193,26 @@ def test_rtn_hqq_and_milo_come_in_the_published_order(
     place: Path, eighth: dict[str, Any], plain: dict[str, Any]
 ) -> None:
     """Table 3, on 16 held-out stories; the figures are those of prototypes of another hand."""
-    found = {name: one["perplexity"]["after"] for name, one in plain.items()} | {"milo": eighth["perplexity"]["after"]}
+    perplexities = {name: report["perplexity"]["after"] for name, report in plain.items()} | {
+        "milo": eighth["perplexity"]["after"]
+    }
     base = eighth["perplexity"]["before"]
-    assert found["rtn"] > found["hqq"] > found["milo"] > base
-    assert found["rtn"] > found["gptq"] > base
+    assert perplexities["rtn"] > perplexities["hqq"] > perplexities["milo"] > base
+    assert perplexities["rtn"] > perplexities["gptq"] > base
     assert base == pytest.approx(1.24495, abs=2e-5)
-    assert found["rtn"] == pytest.approx(1.25667, abs=2e-4)
-    assert found["hqq"] == pytest.approx(1.25554, abs=2e-4)
+    assert perplexities["rtn"] == pytest.approx(1.25667, abs=2e-4)
+    assert perplexities["hqq"] == pytest.approx(1.25554, abs=2e-4)
     for method, error in (("rtn", 0.1934), ("hqq", 0.1855)):
-        assert np.mean([one["weight_error"] for one in plain[method]["matrices"]]) == pytest.approx(error, abs=2e-4)
+        assert np.mean([matrix["weight_error"] for matrix in plain[method]["matrices"]]) == pytest.approx(
+            error, abs=2e-4
+        )
 
 
 def test_error_grows_with_kurtosis(plain: dict[str, Any]) -> None:
     """Figure 5: over the 28 matrices, a correlation of 0.785 for RTN and 0.753 for HQQ in the prototypes."""
     for method, expected in (("rtn", 0.785), ("hqq", 0.753)):
-        told = [(one["kurtosis"], one["weight_error"]) for one in plain[method]["matrices"]]
-        assert np.corrcoef(np.array(told).T)[0, 1] == pytest.approx(expected, abs=0.02)
+        pairs = [(matrix["kurtosis"], matrix["weight_error"]) for matrix in plain[method]["matrices"]]
+        assert np.corrcoef(np.array(pairs).T)[0, 1] == pytest.approx(expected, abs=0.02)
 
 
 def test_same_arguments_give_the_same_bytes(place: Path, eighth: dict[str, Any], tmp_path: Path) -> None:
@@ -212,39 +226,39 @@ def test_same_arguments_give_the_same_bytes(place: Path, eighth: dict[str, Any],
 def test_compensators_in_more_bits(bits: str, tmp_path: Path, eighth: dict[str, Any]) -> None:
     """The same first round, stored better."""
     common = ("--ranks", "uniform-8", "--rounds", "1", "--compensator-bits", bits, "--held-out-stories", "0")
-    found = quantized(tmp_path / "out", *common)
+    report = quantized(tmp_path / "out", *common)
     dense, config = load_weights(tmp_path / "out"), read_config(tmp_path / "out", quantized=True)
     base = load_weights(BASE)
-    for one, other in zip(found["matrices"], eighth["matrices"], strict=True):
-        assert one["rounds"][0][0] == other["rounds"][0][0]
-        assert one["weight_error"] == pytest.approx(one["rounds"][0][1], rel=1e-9)
-        assert one["rounds"][0][1] < other["rounds"][0][1]
-        key = one["name"] + ".weight"
-        assert one["weight_error"] == pytest.approx(weight_error(base[key], dense[key]), rel=1e-9)
-        assert config.quantized[one["name"]] == Quantized(3, 64, False, 8, int(bits))
+    for matrix, other in zip(report["matrices"], eighth["matrices"], strict=True):
+        assert matrix["rounds"][0][0] == other["rounds"][0][0]
+        assert matrix["weight_error"] == pytest.approx(matrix["rounds"][0][1], rel=1e-9)
+        assert matrix["rounds"][0][1] < other["rounds"][0][1]
+        key = matrix["name"] + ".weight"
+        assert matrix["weight_error"] == pytest.approx(weight_error(base[key], dense[key]), rel=1e-9)
+        assert config.quantized[matrix["name"]] == Quantized(3, 64, False, 8, int(bits))
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_four_bits_in_groups_of_32(symmetric: bool, tmp_path: Path) -> None:
     options = ("--symmetric",) if symmetric else ()
-    found = quantized(tmp_path / "out", "--method", "rtn", "--bits", "4", "--group", "32", *options)
-    assert found["bits_per_weight"] == (4.5 if symmetric else 5)
+    report = quantized(tmp_path / "out", "--method", "rtn", "--bits", "4", "--group", "32", *options)
+    assert report["bits_per_weight"] == (4.5 if symmetric else 5)
     assert any(name.endswith(".zero") for name in load_file(tmp_path / "out" / "model.safetensors")) != symmetric
-    assert found["perplexity"]["before"] < found["perplexity"]["after"] < 1.252  # 3 bits in groups of 64: 1.2567
-    assert {one["method"] for one in found["matrices"]} == {"rtn"}
+    assert report["perplexity"]["before"] < report["perplexity"]["after"] < 1.252  # 3 bits in groups of 64: 1.2567
+    assert {matrix["method"] for matrix in report["matrices"]} == {"rtn"}
 
 
 def test_a_budget_and_a_policy_by_kurtosis(tmp_path: Path) -> None:
-    found = quantized(
+    report = quantized(
         tmp_path / "out", "--ranks", "kurtosis", "--budget", "32KiB", "--rounds", "1", "--held-out-stories", "0"
     )
-    assert 0.95 * 2**15 < found["compensator_bytes"] <= 2**15 == found["recipe"]["budget"]
-    average = int(found["recipe"]["ranks"].removeprefix("kurtosis-"))
-    assert sum(one["rank"] for one in found["matrices"]) == 28 * average
-    by_kurtosis = sorted(found["matrices"], key=lambda one: one["kurtosis"])
+    assert 0.95 * 2**15 < report["compensator_bytes"] <= 2**15 == report["recipe"]["budget"]
+    average = int(report["recipe"]["ranks"].removeprefix("kurtosis-"))
+    assert sum(matrix["rank"] for matrix in report["matrices"]) == 28 * average
+    by_kurtosis = sorted(report["matrices"], key=lambda matrix: matrix["kurtosis"])
     assert by_kurtosis[-1]["rank"] > by_kurtosis[0]["rank"]
     key = json.loads((tmp_path / "out" / "config.json").read_text())["quantized"]
-    assert key["ranks"] == {one["name"]: one["rank"] for one in found["matrices"] if one["rank"]}
+    assert key["ranks"] == {matrix["name"]: matrix["rank"] for matrix in report["matrices"] if matrix["rank"]}
 
 
 def test_table_for_people(tmp_path: Path) -> None:
@@ -258,9 +272,9 @@ def test_table_for_people(tmp_path: Path) -> None:
     assert "28 compensators have more numbers than their matrix, such as that of model.layers.0." in lines[32]
     assert re.match(r"perplexity 1\.2450 before, 1\.2\d+ after, -?0\.\d+ \+- 0\.\d+ nats a token more", lines[33])
     assert max(map(len, lines[:29])) <= 80 and len(lines) == 34
-    told = meshrt_quantize("mixtral-8x7b", "--sizes", "--method", "hqq").stdout.splitlines()
-    assert " ".join(told[0].split()) == "kind matrices weights rank bytes"
-    assert told[-2:] == [
+    sizes = meshrt_quantize("mixtral-8x7b", "--sizes", "--method", "hqq").stdout.splitlines()
+    assert " ".join(sizes[0].split()) == "kind matrices weights rank bytes"
+    assert sizes[-2:] == [
         "mixtral-8x7b: 19.4126 GiB of 86.9907 GiB, 3.5 bits a quantized weight",
         "as published: 20.4939 GiB",
     ]
@@ -274,10 +288,10 @@ def test_a_folder_of_eight_bits_computes_what_the_model_computed(name: str, tmp_
     """Odd sizes: inputs of 30, 36, 48, 50 and 80 in groups of 32, the last one padded, and compensators over it."""
     folder, ids = random_checkpoint(CASES[name], tmp_path / "base", case_seed(name)), case_ids(name)
     ranks = dict.fromkeys(read_config(folder).matrices(), 3)
-    found = quantize(
+    records = quantize(
         folder, tmp_path / "out", CodeScheme("milo", 8, 32, False, 16), ranks, 2, statistics(*read_model(folder))
     )
-    assert len(found) == 14 and max(one.weight_error for one in found) < 5e-3
+    assert len(records) == 14 and max(record.weight_error for record in records) < 5e-3
     config = read_config(tmp_path / "out", quantized=True)
     check_shapes(open_checkpoint(tmp_path / "out"), config)
     expected = forward(read_config(folder), load_weights(folder), ids)
@@ -292,13 +306,13 @@ def test_gptq_falls_back_to_hqq_where_no_input_occurs(tmp_path: Path) -> None:
     tensors["model.layers.1.input_layernorm.weight"][...] = 0
     save_file(tensors, folder / "model.safetensors")
     texts = [[1, 2, 3, 4], [5, 6, 7]]
-    found = quantize(
+    records = quantize(
         folder, tmp_path / "out", CodeScheme("gptq", 3, 32, False, 16), {}, 1, statistics(*read_model(folder)), texts
     )
-    other = [one.name.removeprefix("model.layers.1.") for one in found if one.method == "hqq"]
+    other = [record.name.removeprefix("model.layers.1.") for record in records if record.method == "hqq"]
     # Where q, k and v are 0, so is what o_proj sees.
     assert other == ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"]
-    assert {one.method for one in found} == {"gptq", "hqq"}
+    assert {record.method for record in records} == {"gptq", "hqq"}
 
 
 def test_a_matrix_that_cannot_be_quantized_is_named(tmp_path: Path) -> None:
@@ -376,7 +390,7 @@ def copy(source: Path, target: Path, **changes: Any) -> Path:
     target.mkdir()
     (target / "config.json").write_bytes((source / "config.json").read_bytes())
     tensors = load_file(source / "model.safetensors") | changes
-    save_file({name: one for name, one in tensors.items() if one is not None}, target / "model.safetensors")
+    save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, target / "model.safetensors")
     return target
 
 
@@ -489,7 +503,7 @@ def test_neuron_cores_say_what_gpus_say(
     name: str, place: Path, eighth: dict[str, Any], plain: dict[str, Any], run_meshrt: Any
 ) -> None:
     """A folder of 3 bits, with compensators and without."""
-    found = [
+    ids = [
         json.loads(
             run_meshrt(
                 "run", "llama", "--on", on, "--model", str(place / name), "--prompt-ids", "5,96,7",
@@ -498,4 +512,4 @@ def test_neuron_cores_say_what_gpus_say(
         )["result"]["token_ids"]
         for on in ("neuron", "gpu")
     ]  # fmt: skip
-    assert found[0] == found[1]
+    assert ids[0] == ids[1]

@@ -40,10 +40,10 @@ def test_dequantised_is_equation_3(data: st.DataObject) -> None:
     bits, group = data.draw(st.integers(2, 8)), data.draw(st.sampled_from([32, 64, 96]))
     shape = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 200))
     w = weights(shape, data.draw(st.sampled_from([0.002, 0.02, 3.0, 400.0])))
-    for found in (nearest(w, bits, group), symmetric(w, bits, group), hqq(w, bits, group)):
-        assert found.codes.shape == (shape[0], -(-shape[1] // group), group)
-        assert found.codes.max() < 2**bits and found.scale.dtype == np.float16
-        assert found.dequantized().tolist() == scalar(found, group)
+    for coded in (nearest(w, bits, group), symmetric(w, bits, group), hqq(w, bits, group)):
+        assert coded.codes.shape == (shape[0], -(-shape[1] // group), group)
+        assert coded.codes.max() < 2**bits and coded.scale.dtype == np.float16
+        assert coded.dequantized().tolist() == scalar(coded, group)
 
 
 @given(st.data())
@@ -53,11 +53,11 @@ def test_nearest_is_half_a_step_away_at_most(data: st.DataObject) -> None:
     shape = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 150))
     shift = data.draw(st.sampled_from([0.0, -0.5, 0.5]))  # all negative, all positive
     w = weights(shape, 0.05) + shift
-    found = nearest(w, bits, group)
-    assert found.zero is not None
-    step = np.repeat(found.scale.astype(float), group, axis=1)[:, : shape[1]]
-    zero = np.repeat(found.zero.astype(float), group, axis=1)[:, : shape[1]]
-    assert np.all(np.abs(w - found.dequantized()) <= step * (0.5 + (2**bits + np.abs(zero)) * 2.0**-10))
+    coded = nearest(w, bits, group)
+    assert coded.zero is not None
+    step = np.repeat(coded.scale.astype(float), group, axis=1)[:, : shape[1]]
+    zero = np.repeat(coded.zero.astype(float), group, axis=1)[:, : shape[1]]
+    assert np.all(np.abs(w - coded.dequantized()) <= step * (0.5 + (2**bits + np.abs(zero)) * 2.0**-10))
 
 
 @pytest.mark.parametrize("shape", ODD)
@@ -76,45 +76,45 @@ def test_constant_groups_are_kept(method: Any, value: float) -> None:
     """The published 7 / 0 is clamped to a scale of 5e-5, and a zero of -5 / 5e-5 is infinite in float16."""
     w = weights((2, 128), 0.02)
     w[0, :64] = value
-    found = method(w, 3, 64)
-    assert found.scale[0, 0] == 1 and np.isfinite(found.zero).all()
-    np.testing.assert_array_equal(found.dequantized()[0, :64], np.float16(value))
-    assert weight_error(w[1], found.dequantized()[1]) < 0.3
+    coded = method(w, 3, 64)
+    assert coded.scale[0, 0] == 1 and np.isfinite(coded.zero).all()
+    np.testing.assert_array_equal(coded.dequantized()[0, :64], np.float16(value))
+    assert weight_error(w[1], coded.dequantized()[1]) < 0.3
 
 
 @pytest.mark.parametrize("method", [nearest, hqq])
 def test_a_group_far_from_zero_beside_its_range_is_kept_as_one_value(method: Any) -> None:
     """64 neighbours of 300 within 1e-4: its zero, -300 / 6.1e-5, is none of float16's."""
     w = 300 + 1e-4 * np.linspace(0, 1, 64)[None]
-    found = method(w, 3, 64)
-    assert found.scale[0, 0] == 1
-    np.testing.assert_array_equal(found.dequantized(), np.full((1, 64), 300.0))
+    coded = method(w, 3, 64)
+    assert coded.scale[0, 0] == 1
+    np.testing.assert_array_equal(coded.dequantized(), np.full((1, 64), 300.0))
 
 
 def test_all_negative_groups_do_not_change_their_sign() -> None:
     """With the plain maximum in equation 15 the scale would be negative, and 0 / 0 where it is 0."""
     w = -np.abs(weights((2, 64), 0.02)) - 0.01
     w[1] = 0
-    for found in (symmetric(w, 3, 64), nearest(w, 3, 64)):
-        assert np.all(found.scale > 0) and np.all(found.dequantized()[0] < 0)
-        np.testing.assert_array_equal(found.dequantized()[1], np.zeros(64))
+    for coded in (symmetric(w, 3, 64), nearest(w, 3, 64)):
+        assert np.all(coded.scale > 0) and np.all(coded.dequantized()[0] < 0)
+        np.testing.assert_array_equal(coded.dequantized()[1], np.zeros(64))
 
 
 def test_the_largest_weight_of_equation_15() -> None:
     """round(3.5) and round(-3.5) are 4 and -4, half to even; codes end at -4 and 3: 6/7 of +max, 8/7 of -max."""
     w = np.full((1, 32), 0.875)
     w[0, 1] = -0.875  # a step of 0.25, which is a float16
-    found = symmetric(w, 3, 32).dequantized()[0]
-    assert found[0] == 0.75 == 6 / 7 * 0.875 and found[1] == -1.0 == -8 / 7 * 0.875
+    rebuilt = symmetric(w, 3, 32).dequantized()[0]
+    assert rebuilt[0] == 0.75 == 6 / 7 * 0.875 and rebuilt[1] == -1.0 == -8 / 7 * 0.875
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_weights_that_are_no_numbers_are_refused(bad: float) -> None:
     w = weights((2, 64), 0.02)
     w[1, 5] = bad
-    for found in (nearest, symmetric, hqq):
+    for method in (nearest, symmetric, hqq):
         with pytest.raises(ModelError, match="NaN or infinite"):
-            found(w, 3, 64)
+            method(w, 3, 64)
     with pytest.raises(ModelError, match="NaN or infinite"):
         gptq(w, np.eye(64), 3, 64)
 
@@ -163,19 +163,19 @@ def hqq_of_a_loop(w: Any, bits: int, group: int) -> tuple[list[list[float]], lis
 @pytest.mark.parametrize("spread", [0.02, 0.5, 2.0])
 def test_hqq_follows_its_equations(spread: float, bits: int) -> None:
     w = weights((3, 100), spread)
-    found, (zero, _) = hqq(w, bits, 32), hqq_of_a_loop(w, bits, 32)
-    assert found.zero is not None
-    np.testing.assert_allclose(found.zero.astype(float), zero, rtol=2**-10, atol=1e-6)
+    coded, (zero, _) = hqq(w, bits, 32), hqq_of_a_loop(w, bits, 32)
+    assert coded.zero is not None
+    np.testing.assert_allclose(coded.zero.astype(float), zero, rtol=2**-10, atol=1e-6)
 
 
 def test_the_norm_of_hqq_changes_no_bit_on_weights_of_language_models() -> None:
     """Plain least squares for the zero, at a spread of 0.02: errors are below 0.147, where shrinking begins."""
     w = weights((64, 256), 0.02)
     least_squares = hqq(w, 3, 64, beta=1e-300)  # shrinks everything to 0
-    for found in (hqq(w, 3, 64), hqq(w, 3, 64, p=0.5), hqq(w, 3, 64, beta=2.0), hqq(w, 3, 64, kappa=1.05)):
-        assert found.zero is not None and least_squares.zero is not None
-        assert found.zero.tobytes() == least_squares.zero.tobytes()
-        assert found.codes.tobytes() == least_squares.codes.tobytes()
+    for coded in (hqq(w, 3, 64), hqq(w, 3, 64, p=0.5), hqq(w, 3, 64, beta=2.0), hqq(w, 3, 64, kappa=1.05)):
+        assert coded.zero is not None and least_squares.zero is not None
+        assert coded.zero.tobytes() == least_squares.zero.tobytes()
+        assert coded.codes.tobytes() == least_squares.codes.tobytes()
     wide = weights((64, 256), 1.0)
     assert hqq(wide, 3, 64).codes.tobytes() != hqq(wide, 3, 64, beta=1e-300).codes.tobytes()
     assert shrink(np.array([0.17, -0.17]), P, BETA).tolist() == [0, 0]
@@ -206,16 +206,16 @@ def gptq_of_a_loop(w: Any, gram: Any, bits: int, group: int) -> Any:
     """One input after the other, with the inverse of what is left of the damped Gram matrix found anew each time."""
     left, size = w.copy(), w.shape[1]
     h = gram + 0.01 * np.mean(np.diag(gram)) * np.eye(size)
-    found = np.empty_like(left)
+    rebuilt = np.empty_like(left)
     for i in range(size):
         if i % group == 0:
             grids = nearest(left[:, i : i + group], bits, group)
             assert grids.zero is not None
             scale, zero = grids.scale[:, 0].astype(float), grids.zero[:, 0].astype(float)
         inverse = np.linalg.inv(h[i:, i:])
-        found[:, i] = (np.clip(np.rint(left[:, i] / scale + zero), 0, 2**bits - 1) - zero) * scale
-        left[:, i:] -= np.outer((left[:, i] - found[:, i]) / inverse[0, 0], inverse[0])
-    return found
+        rebuilt[:, i] = (np.clip(np.rint(left[:, i] / scale + zero), 0, 2**bits - 1) - zero) * scale
+        left[:, i:] -= np.outer((left[:, i] - rebuilt[:, i]) / inverse[0, 0], inverse[0])
+    return rebuilt
 
 
 @pytest.mark.parametrize("bits", [3, 4])
@@ -223,16 +223,16 @@ def gptq_of_a_loop(w: Any, gram: Any, bits: int, group: int) -> Any:
 def test_gptq_is_that_of_a_loop(shape: tuple[int, int], bits: int) -> None:
     w, x = weights(shape, 0.02), weights((300, shape[1]), 1.0, 1) @ weights((shape[1], shape[1]), 1.0, 2)
     gram = x.T @ x / len(x)
-    found = gptq(w, gram, bits, 32).dequantized()
-    np.testing.assert_allclose(found, gptq_of_a_loop(w, gram, bits, 32), rtol=1e-9, atol=1e-12)
+    rebuilt = gptq(w, gram, bits, 32).dequantized()
+    np.testing.assert_allclose(rebuilt, gptq_of_a_loop(w, gram, bits, 32), rtol=1e-9, atol=1e-12)
 
 
 def test_gptq_trades_the_weights_for_the_features() -> None:
     w, x = weights((64, 128), 0.02), weights((2000, 128), 1.0, 1) @ weights((128, 128), 1.0, 2)
     gram = x.T @ x
     errors = []
-    for found in (gptq(w, gram, 3, 64).dequantized(), nearest(w, 3, 64).dequantized()):
-        errors.append((feature_error(w.T, found.T, gram), weight_error(w, found)))
+    for rebuilt in (gptq(w, gram, 3, 64).dequantized(), nearest(w, 3, 64).dequantized()):
+        errors.append((feature_error(w.T, rebuilt.T, gram), weight_error(w, rebuilt)))
     assert errors[0][0] < 0.75 * errors[1][0] and errors[0][1] > errors[1][1]
 
 

@@ -43,8 +43,8 @@ def matrices() -> list[np.ndarray]:
 def test_symmetric_weights_are_those_of_the_codes_rounded_once() -> None:
     for w in matrices()[:7]:
         codes = symmetric(w, 3, 64)
-        found = weights_as_halves(pack(codes.codes, 3), codes.scale, None).reshape(len(w), -1)[:, : codes.columns]
-        np.testing.assert_array_equal(found, codes.dequantized().astype(np.float16))
+        halves = weights_as_halves(pack(codes.codes, 3), codes.scale, None).reshape(len(w), -1)[:, : codes.columns]
+        np.testing.assert_array_equal(halves, codes.dequantized().astype(np.float16))
 
 
 @pytest.mark.parametrize("method", [nearest, hqq])
@@ -55,12 +55,14 @@ def test_a_zero_that_is_rounded_with_its_scale_moves_weights_by_little(method: A
     worst, moved, count = 0.0, 0, 0
     for w in matrices():
         codes = method(w, 3, 64)
-        found = weights_as_halves(pack(codes.codes, 3), codes.scale, codes.zero).reshape(len(w), -1)[:, : codes.columns]
+        halves = weights_as_halves(pack(codes.codes, 3), codes.scale, codes.zero).reshape(len(w), -1)[
+            :, : codes.columns
+        ]
         want = codes.dequantized()
         steps = np.repeat(codes.scale.astype(np.float64), 64, axis=1)[:, : codes.columns]
-        worst = max(worst, float(np.max(np.abs(found - want) / steps)))
-        moved += np.count_nonzero(found != want.astype(np.float16))
-        count += found.size
+        worst = max(worst, float(np.max(np.abs(halves - want) / steps)))
+        moved += np.count_nonzero(halves != want.astype(np.float16))
+        count += halves.size
     assert most / 4 < worst < most
     assert 0.5 < moved / count < 0.8
 
@@ -74,6 +76,6 @@ def test_the_fused_kernel_of_gpus_computes_with_these_weights(zeros: bool) -> No
     packed = pack(codes.codes, 3)
     held = GpuCodes(packed.reshape(70, -1), codes.scale, codes.zero, 3, 64, 0, 0, 70, 192)
     halves = weights_as_halves(packed, codes.scale, codes.zero).reshape(70, -1).astype(np.float64)
-    found = int3_matmul(new_gpus(1).mine[0], x, held)
-    np.testing.assert_allclose(found, x @ halves.T, atol=0.05)
-    np.testing.assert_allclose(found, x @ codes.dequantized().T, atol=1e-4)
+    product = int3_matmul(new_gpus(1).mine[0], x, held)
+    np.testing.assert_allclose(product, x @ halves.T, atol=0.05)
+    np.testing.assert_allclose(product, x @ codes.dequantized().T, atol=1e-4)

@@ -20,22 +20,22 @@ def student(shape: tuple[int, int], seed: int = 0) -> Any:
     return w.astype(np.float16).astype(np.float64)
 
 
-def stored_error(w: Any, found: Milo) -> float:
-    assert found.compensator is not None
-    return weight_error(w, found.codes.dequantized() + found.compensator.product())
+def stored_error(w: Any, outcome: Milo) -> float:
+    assert outcome.compensator is not None
+    return weight_error(w, outcome.codes.dequantized() + outcome.compensator.product())
 
 
 @pytest.mark.parametrize("bits", [3, 8, 16])
 @pytest.mark.parametrize(("shape", "rank"), [((96, 128), 8), ((128, 70), 33), ((40, 100), 3)])
 def test_the_round_that_is_kept_is_the_best_of_the_curve(shape: tuple[int, int], rank: int, bits: int) -> None:
     w = student(shape)
-    found = milo(w, rank, 3, 64, bits, 12)
-    errors = [one.stored_error for one in found.curve]
-    assert errors[found.kept - 1] == min(errors) <= errors[0]
-    assert found.kept == 1 + errors.index(min(errors))
-    assert stored_error(w, found) == pytest.approx(min(errors), rel=1e-9)
-    for one in found.curve:  # storing costs, up to what float16 rounds
-        assert one.stored_error >= one.error * (1 - 1e-3)
+    outcome = milo(w, rank, 3, 64, bits, 12)
+    errors = [round_.stored_error for round_ in outcome.curve]
+    assert errors[outcome.kept - 1] == min(errors) <= errors[0]
+    assert outcome.kept == 1 + errors.index(min(errors))
+    assert stored_error(w, outcome) == pytest.approx(min(errors), rel=1e-9)
+    for round_ in outcome.curve:  # storing costs, up to what float16 rounds
+        assert round_.stored_error >= round_.error * (1 - 1e-3)
 
 
 def test_the_first_round_is_hqq_and_one_svd() -> None:
@@ -43,10 +43,10 @@ def test_the_first_round_is_hqq_and_one_svd() -> None:
     w = student((64, 130))
     codes = hqq(w, 3, 64)
     sigma = np.linalg.svd(w - codes.dequantized(), compute_uv=False)
-    found = milo(w, 5, 3, 64, 16, 1)
-    assert found.codes.codes.tobytes() == codes.codes.tobytes()
-    assert found.curve[0].error == pytest.approx(np.linalg.norm(sigma[5:]) / np.linalg.norm(w), rel=1e-9)
-    assert (len(found.curve), found.kept, found.stopped_by) == (1, 1, "rounds")
+    outcome = milo(w, 5, 3, 64, 16, 1)
+    assert outcome.codes.codes.tobytes() == codes.codes.tobytes()
+    assert outcome.curve[0].error == pytest.approx(np.linalg.norm(sigma[5:]) / np.linalg.norm(w), rel=1e-9)
+    assert (len(outcome.curve), outcome.kept, outcome.stopped_by) == (1, 1, "rounds")
 
 
 def test_the_second_round_quantizes_what_the_factors_leave() -> None:
@@ -55,18 +55,18 @@ def test_the_second_round_quantizes_what_the_factors_leave() -> None:
     codes = hqq(w - u @ v, 3, 64)
     lost = w - codes.dequantized()
     sigma = np.linalg.svd(lost, compute_uv=False)
-    found = milo(w, 4, 3, 64, 16, 2)
-    assert found.curve[1].error == pytest.approx(np.linalg.norm(sigma[4:]) / np.linalg.norm(w), rel=1e-9)
-    assert found.kept == 2 and found.codes.codes.tobytes() == codes.codes.tobytes()
+    outcome = milo(w, 4, 3, 64, 16, 2)
+    assert outcome.curve[1].error == pytest.approx(np.linalg.norm(sigma[4:]) / np.linalg.norm(w), rel=1e-9)
+    assert outcome.kept == 2 and outcome.codes.codes.tobytes() == codes.codes.tobytes()
 
 
 def test_rounds_help_where_the_rank_is_small_and_hurt_where_it_is_large() -> None:
     """Section 4.2 says that the error falls monotonically: of half the matrix's rank it rises from round 2 or 3 on."""
     small = milo(student((256, 512)), 16, 3, 64, 16, 8)
-    errors = [one.error for one in small.curve]
+    errors = [round_.error for round_ in small.curve]
     assert errors == sorted(errors, reverse=True) and small.kept == 8 and small.stopped_by == "rounds"
     large = milo(student((128, 256)), 64, 3, 64, 3, 20)
-    errors = [one.error for one in large.curve]
+    errors = [round_.error for round_ in large.curve]
     assert large.stopped_by == "diverged" and len(errors) == 4
     assert errors[-1] > min(errors) and large.kept < len(errors)
     assert stored_error(student((128, 256)), large) < large.curve[-1].stored_error
@@ -75,30 +75,32 @@ def test_rounds_help_where_the_rank_is_small_and_hurt_where_it_is_large() -> Non
 @pytest.mark.parametrize(("shape", "rank"), [((64, 96), 4), ((64, 96), 40), ((128, 128), 16), ((30, 64), 2)])
 def test_it_stops_by_equation_14(shape: tuple[int, int], rank: int) -> None:
     """Averages of three rounds: the first one that falls by less than 1e-4 of itself ends the loop."""
-    found = milo(student(shape), rank, 3, 64, 3, 40)
-    errors = np.array([one.error for one in found.curve])
+    outcome = milo(student(shape), rank, 3, 64, 3, 40)
+    errors = np.array([round_.error for round_ in outcome.curve])
     averages = np.convolve(errors, np.ones(3) / 3, "valid")
     gains = (averages[:-1] - averages[1:]) / averages[:-1]
     assert np.all(gains[:-1] >= 1e-4)
     assert len(errors) == 40 or gains[-1] < 1e-4
     expected = "rounds" if gains[-1] >= 1e-4 else "converged" if gains[-1] >= 0 else "diverged"
-    assert found.stopped_by == expected
+    assert outcome.stopped_by == expected
 
 
 def test_rank_0_is_hqq() -> None:
     w = student((16, 64))
-    found, codes = milo(w, 0, 3, 64, 3, 20), hqq(w, 3, 64)
-    assert found.compensator is None and found.codes.codes.tobytes() == codes.codes.tobytes()
-    assert found.curve[0].error == found.curve[0].stored_error == pytest.approx(weight_error(w, codes.dequantized()))
+    outcome, codes = milo(w, 0, 3, 64, 3, 20), hqq(w, 3, 64)
+    assert outcome.compensator is None and outcome.codes.codes.tobytes() == codes.codes.tobytes()
+    assert (
+        outcome.curve[0].error == outcome.curve[0].stored_error == pytest.approx(weight_error(w, codes.dequantized()))
+    )
 
 
 def test_matrices_without_an_error_need_no_numbers() -> None:
     """All zero, and constant rows: residuals of rank 0."""
     for w in (np.zeros((8, 64)), np.repeat(np.arange(8.0)[:, None], 64, axis=1)):
-        found = milo(w, 3, 3, 64, 3, 20)
-        assert found.compensator is not None
-        np.testing.assert_array_equal(found.codes.dequantized() + found.compensator.product(), w)
-        assert found.stopped_by == "converged" and found.kept == 1
+        outcome = milo(w, 3, 3, 64, 3, 20)
+        assert outcome.compensator is not None
+        np.testing.assert_array_equal(outcome.codes.dequantized() + outcome.compensator.product(), w)
+        assert outcome.stopped_by == "converged" and outcome.kept == 1
 
 
 def test_one_seed_gives_one_result() -> None:
@@ -129,24 +131,24 @@ def test_factors_in_a_few_bits_are_equation_15(data: st.DataObject) -> None:
     rows, columns = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))
     rank = data.draw(st.integers(1, min(rows, columns)))
     u, v = student((rows, rank)), student((rank, columns), 1)
-    found = stored(u, v, bits, group)
+    compensator = stored(u, v, bits, group)
     product = np.zeros((rows, columns))
     back = []
-    for factor, one in ((u, found.u), (v, found.v)):
-        assert isinstance(one, Codes) and one.codes.shape == (1, -(-factor.size // group), group)
+    for factor, coded_factor in ((u, compensator.u), (v, compensator.v)):
+        assert isinstance(coded_factor, Codes) and coded_factor.codes.shape == (1, -(-factor.size // group), group)
         numbers = []
         for begin in range(0, factor.size, group):
             part = factor.reshape(-1)[begin : begin + group]
             scale = max(float(np.float16(2 * max(abs(part)) / (2**bits - 1))), float(np.float16(2.0**-14)))
             half = 2 ** (bits - 1)
             numbers += [(min(max(round(x / scale + half), 0), 2**bits - 1) - half) * scale for x in part]
-        np.testing.assert_array_equal(one.dequantized()[0], numbers)
+        np.testing.assert_array_equal(coded_factor.dequantized()[0], numbers)
         back.append(np.array(numbers).reshape(factor.shape))
     product = back[0] @ back[1]
-    np.testing.assert_allclose(found.product(), product, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(compensator.product(), product, rtol=1e-12, atol=1e-15)
 
 
 def test_factors_in_float16_are_rounded_and_no_more() -> None:
     u, v = student((30, 4)), student((4, 50), 1)
-    found = stored(u, v, 16, 64)
-    np.testing.assert_array_equal(found.product(), u.astype(np.float16).astype(float) @ v.astype(np.float16))
+    compensator = stored(u, v, 16, 64)
+    np.testing.assert_array_equal(compensator.product(), u.astype(np.float16).astype(float) @ v.astype(np.float16))

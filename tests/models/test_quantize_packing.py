@@ -49,8 +49,8 @@ def test_three_bits_lie_as_in_figure_6() -> None:
     codes = np.random.default_rng(0).integers(0, 8, (50, 32))
     for row, packed in zip(codes, pack(codes, 3), strict=True):
         words = [int.from_bytes(packed[at : at + 4].tobytes(), "little") for at in (0, 4, 8)]
-        found = [sum((words[word] >> at & 1) << bit for bit, (word, at) in enumerate(place)) for place in places]
-        assert found == list(row)
+        unpacked = [sum((words[word] >> at & 1) << bit for bit, (word, at) in enumerate(place)) for place in places]
+        assert unpacked == list(row)
 
 
 @pytest.mark.parametrize("bits", [2, 4, 5, 6, 7, 8])

@@ -24,22 +24,22 @@ SCHEME = CodeScheme("milo", 3, 64, False, 3)
 
 def small(experts: int = 3, layers: int = 2) -> tuple[MatrixShape, ...]:
     """Attention of 24 x 24 and experts of 24 x 40 and back, in each layer."""
-    found = []
+    shapes = []
     for i in range(layers):
-        found.append(MatrixShape(f"{i}.q_proj", 24, 24, "attention"))
+        shapes.append(MatrixShape(f"{i}.q_proj", 24, 24, "attention"))
         for j in range(experts):
             name = f"{i}.experts.{j}"
-            found += [
+            shapes += [
                 MatrixShape(f"{name}.up", 40, 24, "expert", name),
                 MatrixShape(f"{name}.down", 24, 40, "expert", name),
             ]
-    return tuple(found)
+    return tuple(shapes)
 
 
-def known(shapes: tuple[MatrixShape, ...], seed: int = 0) -> Statistics:
+def statistics_of(shapes: tuple[MatrixShape, ...], seed: int = 0) -> Statistics:
     rng = np.random.default_rng(seed)
-    frequency = {one.expert: float(rng.integers(1, 100)) for one in shapes if one.expert}
-    return Statistics({one.name: float(rng.uniform(-0.5, 20)) for one in shapes}, frequency)
+    frequency = {shape.expert: float(rng.integers(1, 100)) for shape in shapes if shape.expert}
+    return Statistics({shape.name: float(rng.uniform(-0.5, 20)) for shape in shapes}, frequency)
 
 
 def test_dense_and_sparse_are_all_matrices() -> None:
@@ -47,34 +47,34 @@ def test_dense_and_sparse_are_all_matrices() -> None:
     for shapes, dense, sparse in ((MIXTRAL, (128, 851_968), (768, 14_155_776)),
                                   (DEEPSEEK, (196, 891_712), (5_184, 17_915_904))):  # fmt: skip
         for policy, (count, both) in (("dense", dense), ("sparse", sparse)):
-            found = ranks(parse(f"{policy}-7"), shapes.matrices, None)
-            assert set(found.values()) == {7} and len(found) == count
-            assert sum(one.rows + one.columns for one in shapes.matrices if one.name in found) == both
+            chosen = ranks(parse(f"{policy}-7"), shapes.matrices, None)
+            assert set(chosen.values()) == {7} and len(chosen) == count
+            assert sum(matrix.rows + matrix.columns for matrix in shapes.matrices if matrix.name in chosen) == both
         every = ranks(parse("uniform-7"), shapes.matrices, None)
         assert every == ranks(parse("dense-7+sparse-7"), shapes.matrices, None)
 
 
 def test_dense_matrices_are_those_that_every_token_goes_through() -> None:
-    found = ranks(parse("dense-1"), DEEPSEEK.matrices, None)
-    assert {name for name in found if "self_attn" not in name and "shared_experts" not in name} == {
+    chosen = ranks(parse("dense-1"), DEEPSEEK.matrices, None)
+    assert {name for name in chosen if "self_attn" not in name and "shared_experts" not in name} == {
         f"model.layers.0.mlp.{name}_proj" for name in ("gate", "up", "down")
     }
-    assert not any(".experts." in name for name in found)
+    assert not any(".experts." in name for name in chosen)
     assert len(ranks(parse("dense-1"), TINY.matrices, None)) == len(TINY.matrices) == 28
 
 
 def test_ranks_end_at_the_smaller_side() -> None:
     """Mixtral's k_proj is 1024 x 4096; ranks of a sum add up first."""
-    found = ranks(parse("dense-1000+uniform-100"), MIXTRAL.matrices, None)
-    assert found["model.layers.0.self_attn.k_proj"] == 1024
-    assert found["model.layers.0.self_attn.q_proj"] == 1100
-    assert found["model.layers.0.block_sparse_moe.experts.0.w1"] == 100
+    chosen = ranks(parse("dense-1000+uniform-100"), MIXTRAL.matrices, None)
+    assert chosen["model.layers.0.self_attn.k_proj"] == 1024
+    assert chosen["model.layers.0.self_attn.q_proj"] == 1100
+    assert chosen["model.layers.0.block_sparse_moe.experts.0.w1"] == 100
 
 
 def test_factors_with_more_numbers_than_their_matrix_are_told() -> None:
     """Rank 1024 of 1024 x 4096 is 125 % of its numbers; of 4096 x 4096 it is half."""
-    told = choose(MIXTRAL, SCHEME, "dense-1024+kurtosis-32", None, None)[1]
-    assert told["larger_than_matrix"] == [f"model.layers.{i}.self_attn.{x}_proj" for i in range(32) for x in "kv"]
+    recipe = choose(MIXTRAL, SCHEME, "dense-1024+kurtosis-32", None, None)[1]
+    assert recipe["larger_than_matrix"] == [f"model.layers.{i}.self_attn.{x}_proj" for i in range(32) for x in "kv"]
     assert choose(MIXTRAL, SCHEME, "dense-512", None, None)[1]["larger_than_matrix"] == []
 
 
@@ -84,14 +84,14 @@ def test_shares_add_up_and_keep_to_their_limits(data: st.DataObject) -> None:
     weights = data.draw(st.lists(st.floats(0, 1e6), min_size=count, max_size=count))
     most = data.draw(st.lists(st.integers(0, 40), min_size=count, max_size=count))
     total = data.draw(st.integers(0, 500))
-    found = share_out(total, weights, most)
-    assert sum(found) == min(total, sum(most))
-    assert all(0 <= part <= limit for part, limit in zip(found, most, strict=True))
-    free = [at for at in range(count) if found[at] < most[at]]
-    for one in free:  # who is below the limit is not further from its share than whole numbers are
+    shares = share_out(total, weights, most)
+    assert sum(shares) == min(total, sum(most))
+    assert all(0 <= part <= limit for part, limit in zip(shares, most, strict=True))
+    free = [at for at in range(count) if shares[at] < most[at]]
+    for place in free:  # who is below the limit is not further from its share than whole numbers are
         for other in free:
-            if weights[one] >= weights[other]:
-                assert found[one] >= found[other] - 1
+            if weights[place] >= weights[other]:
+                assert shares[place] >= shares[other] - 1
 
 
 @pytest.mark.parametrize(
@@ -112,43 +112,43 @@ def test_shares(total: int, weights: list[float], most: list[int], expected: lis
 
 def test_frequency_gives_an_experts_matrices_the_same_and_each_layer_the_average() -> None:
     shapes = small(experts=5)
-    statistics = known(shapes)
-    found = ranks(parse("frequency-7"), shapes, statistics)
+    statistics = statistics_of(shapes)
+    chosen = ranks(parse("frequency-7"), shapes, statistics)
     for layer in range(2):
         times = [statistics.frequency[f"{layer}.experts.{j}"] for j in range(5)]
-        got = [found.get(f"{layer}.experts.{j}.up", 0) for j in range(5)]
-        assert got == [found.get(f"{layer}.experts.{j}.down", 0) for j in range(5)]
+        got = [chosen.get(f"{layer}.experts.{j}.up", 0) for j in range(5)]
+        assert got == [chosen.get(f"{layer}.experts.{j}.down", 0) for j in range(5)]
         assert sum(got) == 7 * 5
         for rank, share in zip(got, times, strict=True):
             assert abs(rank - min(share / sum(times) * 35, 24)) < 1.5
-    assert not any("q_proj" in name for name in found)
+    assert not any("q_proj" in name for name in chosen)
 
 
 @pytest.mark.parametrize("policy", ["kurtosis", "frequency-kurtosis"])
 def test_policies_by_kurtosis_keep_the_average_and_rise(policy: str) -> None:
     shapes = small()
-    statistics = known(shapes)
-    experts = [one for one in shapes if one.expert]
+    statistics = statistics_of(shapes)
+    experts = [shape for shape in shapes if shape.expert]
     for rank in (1, 4, 11, 23):
-        found = ranks(parse(f"{policy}-{rank}"), shapes, statistics)
-        assert sum(found.values()) == rank * len(experts) and set(found) <= {one.name for one in experts}
+        chosen = ranks(parse(f"{policy}-{rank}"), shapes, statistics)
+        assert sum(chosen.values()) == rank * len(experts) and set(chosen) <= {shape.name for shape in experts}
         weight = {
-            one.name: statistics.kurtosis[one.name] if policy == "kurtosis" else
-            (statistics.kurtosis[one.name] - min(statistics.kurtosis[o.name] for o in experts))
-            * statistics.frequency[one.expert or ""]
-            for one in experts
+            shape.name: statistics.kurtosis[shape.name] if policy == "kurtosis" else
+            (statistics.kurtosis[shape.name] - min(statistics.kurtosis[o.name] for o in experts))
+            * statistics.frequency[shape.expert or ""]
+            for shape in experts
         }  # fmt: skip
         order = sorted(weight, key=lambda name: weight[name])
-        got = [found.get(name, 0) for name in order]
-        assert all(one <= other for one, other in pairwise(got[1:]))
+        got = [chosen.get(name, 0) for name in order]
+        assert all(lower <= higher for lower, higher in pairwise(got[1:]))
 
 
 def test_kurtosis_of_a_model_without_experts_is_of_all_matrices() -> None:
     """Twice as far above the lowest is twice the rank."""
     shapes = tuple(MatrixShape(f"{i}", 100, 100, "mlp") for i in range(4))
-    found = ranks(parse("kurtosis-15"), shapes, Statistics({"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0}, {}))
-    assert sum(found.values()) == 60 and found["3"] == 30 and found["2"] == 20 and found["1"] == 10
-    assert "0" not in found  # a hundredth of 3 of 6
+    chosen = ranks(parse("kurtosis-15"), shapes, Statistics({"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0}, {}))
+    assert sum(chosen.values()) == 60 and chosen["3"] == 30 and chosen["2"] == 20 and chosen["1"] == 10
+    assert "0" not in chosen  # a hundredth of 3 of 6
     level = ranks(parse("kurtosis-15"), shapes, Statistics(dict.fromkeys("0123", 0.3), {}))
     assert level == dict.fromkeys("0123", 15)
 
@@ -158,10 +158,10 @@ def test_the_published_steps() -> None:
     values = {0.4: 0, 0.5: 0, 1.0: 8, 1.5: 16, 2.5: 16, 9.4: 2048, 9.6: 1024, 24.0: 1024, -1.0: 0}
     shapes = tuple(MatrixShape(f"{k}", 4096, 14336, "expert", f"{k}") for k in values)
     statistics = Statistics({f"{k}": k for k in values}, {})
-    found = ranks(parse("kurtosis-steps-16"), shapes, statistics)
-    assert {k: found.get(f"{k}", 0) for k in values} == values
+    chosen = ranks(parse("kurtosis-steps-16"), shapes, statistics)
+    assert {k: chosen.get(f"{k}", 0) for k in values} == values
     more = ranks(parse("kurtosis-steps-32"), shapes, statistics)
-    assert more == {name: rank if float(name) > 9.5 else 2 * rank for name, rank in found.items()}
+    assert more == {name: rank if float(name) > 9.5 else 2 * rank for name, rank in chosen.items()}
 
 
 def test_by_shape_an_average_is_as_good_as_the_ranks() -> None:
@@ -177,19 +177,22 @@ def test_by_shape_an_average_is_as_good_as_the_ranks() -> None:
 def test_a_budget_is_held_and_used(data: st.DataObject) -> None:
     shapes = small(experts=data.draw(st.integers(1, 4)))
     policy = data.draw(st.sampled_from(["uniform", "sparse", "dense-3+kurtosis", "frequency", "dense"]))
-    statistics = known(shapes, data.draw(st.integers(0, 5)))
+    statistics = statistics_of(shapes, data.draw(st.integers(0, 5)))
     budget = data.draw(st.integers(4_000, 40_000))
 
-    def bytes_of(found: Mapping[str, int]) -> int:
-        return sum(compensator_bytes(SCHEME, one, found.get(one.name, 0)) for one in shapes)
+    def bytes_of(chosen: Mapping[str, int]) -> int:
+        return sum(compensator_bytes(SCHEME, shape, chosen.get(shape.name, 0)) for shape in shapes)
 
     terms = fit(parse(policy), shapes, statistics, budget, bytes_of)
     assert bytes_of(ranks(terms, shapes, statistics)) <= budget
-    asked = parse(policy)
-    assert all(one.rank == other.rank for one, other in zip(asked, terms, strict=True) if one.rank is not None)
+    policy_terms = parse(policy)
+    assert all(
+        before.rank == after.rank for before, after in zip(policy_terms, terms, strict=True) if before.rank is not None
+    )
     more = tuple(
-        PolicyTerm(one.kind, (one.rank or 0) + (before.rank is None)) for before, one in zip(asked, terms, strict=True)
-    )  # fmt: skip
+        PolicyTerm(fitted.kind, (fitted.rank or 0) + (before.rank is None))
+        for before, fitted in zip(policy_terms, terms, strict=True)
+    )
     beyond = ranks(more, shapes, statistics)
     assert bytes_of(beyond) > budget or beyond == ranks(terms, shapes, statistics)
 
@@ -257,4 +260,4 @@ def test_shapes_of_mixtures_that_are_wrong(tmp_path: Path) -> None:
 
 def test_shapes_of_a_dense_model_are_all_its_weights() -> None:
     assert TINY.weights == 786_432 and TINY.others == 66_688
-    assert all(prod((one.rows, one.columns)) > 0 and one.expert is None for one in TINY.matrices)
+    assert all(prod((matrix.rows, matrix.columns)) > 0 and matrix.expert is None for matrix in TINY.matrices)

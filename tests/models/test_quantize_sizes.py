@@ -28,9 +28,9 @@ MODELS = {"mixtral": "mixtral-8x7b", "deepseek": "deepseek-moe-16b"}
     ],
 )
 def test_weights(model: str, quantized: int, others: int, before: int) -> None:
-    found = sizes(MODELS[model])
-    assert (found["quantized_weights"], found["other_weights"], found["bytes_before"]) == (quantized, others, before)
-    assert sum(group["weights"] for group in found["groups"]) == quantized
+    report = sizes(MODELS[model])
+    assert (report["quantized_weights"], report["other_weights"], report["bytes_before"]) == (quantized, others, before)
+    assert sum(group["weights"] for group in report["groups"]) == quantized
     assert before == 2 * (quantized + others)
 
 
@@ -73,25 +73,25 @@ def test_table_4(model: str, ranks: str, mib: float) -> None:
     [("3", 16, 105.91), ("3", 32, 211.83), ("3", 64, 423.65), ("8", 16, 295.61), ("8", 32, 524.72), ("8", 64, 982.94)],
 )
 def test_table_6(bits: str, rank: int, mib: float) -> None:
-    found = sizes("mixtral-8x7b", "--ranks", f"uniform-{rank}", "--compensator-bits", bits)
-    assert round(found["published_compensator_bytes"] / MIB, 2) == mib
+    report = sizes("mixtral-8x7b", "--ranks", f"uniform-{rank}", "--compensator-bits", bits)
+    assert round(report["published_compensator_bytes"] / MIB, 2) == mib
 
 
 @pytest.mark.parametrize(("model", "gib"), [("mixtral", 19.4126), ("deepseek", 7.2880)])
 def test_no_bit_is_wasted_in_our_folders(model: str, gib: float) -> None:
-    found = sizes(MODELS[model])
-    assert round(found["bytes"] / GIB, 4) == gib
-    assert found["bits_per_weight"] == 3.5
-    assert found["bytes"] == found["quantized_weights"] * 7 // 16 + 2 * found["other_weights"]
-    assert sum(group["bytes"] for group in found["groups"]) + 2 * found["other_weights"] == found["bytes"]
+    report = sizes(MODELS[model])
+    assert round(report["bytes"] / GIB, 4) == gib
+    assert report["bits_per_weight"] == 3.5
+    assert report["bytes"] == report["quantized_weights"] * 7 // 16 + 2 * report["other_weights"]
+    assert sum(group["bytes"] for group in report["groups"]) + 2 * report["other_weights"] == report["bytes"]
 
 
 def test_table_5s_ranks_by_kind() -> None:
-    found = sizes("deepseek-moe-16b", "--ranks", "dense-1024+frequency-32")
-    assert [(group["name"], group["matrices"], group["rank"]) for group in found["groups"]] == [
+    report = sizes("deepseek-moe-16b", "--ranks", "dense-1024+frequency-32")
+    assert [(group["name"], group["matrices"], group["rank"]) for group in report["groups"]] == [
         ("attention", 112, 1024), ("mlp", 3, 1024), ("shared", 81, 1024), ("expert", 5184, 32),
     ]  # fmt: skip
-    assert found["recipe"] == {
+    assert report["recipe"] == {
         "method": "milo", "bits": 3, "group": 64, "symmetric": False, "ranks": "dense-1024+frequency-32",
         "budget": None, "compensator_bits": 3, "larger_than_matrix": [],
     }  # fmt: skip
@@ -100,12 +100,12 @@ def test_table_5s_ranks_by_kind() -> None:
 def test_other_bits_and_groups() -> None:
     """Four bits of a group of 32: five a weight with scale and zero, 4.5 symmetric."""
     for arguments, bits in (((), 5), (("--symmetric",), 4.5)):
-        found = sizes("llama3-8b", "--method", "rtn", "--bits", "4", "--group", "32", *arguments)
-        assert found["bits_per_weight"] == bits
-        assert found["bytes"] == found["published_bytes"]
+        report = sizes("llama3-8b", "--method", "rtn", "--bits", "4", "--group", "32", *arguments)
+        assert report["bits_per_weight"] == bits
+        assert report["bytes"] == report["published_bytes"]
 
 
 def test_a_budget_by_shape() -> None:
-    found = sizes("mixtral-8x7b", "--ranks", "dense", "--budget", "200MiB")
-    assert found["recipe"]["ranks"] == "dense-605"  # 851,968 numbers a rank at 3.25 bits: 338 KiB
-    assert 199.5 * MIB < found["compensator_bytes"] <= 200 * MIB
+    report = sizes("mixtral-8x7b", "--ranks", "dense", "--budget", "200MiB")
+    assert report["recipe"]["ranks"] == "dense-605"  # 851,968 numbers a rank at 3.25 bits: 338 KiB
+    assert 199.5 * MIB < report["compensator_bytes"] <= 200 * MIB

@@ -17,8 +17,8 @@ def test_it_has_all_tensors_and_the_same_numbers_twice(tmp_path: Path) -> None:
         random_llama.main([str(tmp_path / name), *SIZES])
     config = read_config(tmp_path / "one")
     check_shapes(open_checkpoint(tmp_path / "one"), config)
-    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
-    assert one == two
+    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
+    assert first == second
     assert np.isfinite(open_checkpoint(tmp_path / "one").view("model.embed_tokens.weight").astype(np.float32)).all()
 
 

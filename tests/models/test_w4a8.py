@@ -40,13 +40,13 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 
 
 def meshrt_quantize(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(command, [str(one) for one in arguments])
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict[str, Any]]]:
     """Folders of llama-tiny and their reports, perplexity on 8 stories."""
-    place, found = tmp_path_factory.mktemp("models"), {}
+    place, folders = tmp_path_factory.mktemp("models"), {}
     for name, options in OPTIONS.items():
         out = place / name
         done = meshrt_quantize(
@@ -54,8 +54,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict
             *options,
         )  # fmt: skip
         assert (done.exit_code, done.stderr) == (0, "")
-        found[name] = out, json.loads((place / f"{name}.json").read_text())
-    return found
+        folders[name] = out, json.loads((place / f"{name}.json").read_text())
+    return folders
 
 
 def test_the_folder_says_how(made: Any) -> None:
@@ -76,16 +76,22 @@ def test_tensors_and_bytes_are_those_reported(made: Any) -> None:
     want = {"plain": (6, True), "symmetric": (12, False), "row": (1, True), "block": (3, True)}
     for kind, (out, report) in made.items():
         tensors = load_file(out / "model.safetensors")
-        told = {one.removeprefix(name): x.shape for one, x in tensors.items() if one.startswith(name)}
+        stated = {
+            tensor_name.removeprefix(name): x.shape
+            for tensor_name, x in tensors.items()
+            if tensor_name.startswith(name)
+        }
         groups, offset = want[kind]
         scales = {"scale": (128, groups)} | ({"offset": (128, groups)} if offset else {})
-        assert told == {"codes": (128, 192), **scales}
-        assert report["bytes"] == sum(one.nbytes for one in tensors.values())
-        for one in report["matrices"]:
-            assert one["bytes"][1] == sum(x.nbytes for key, x in tensors.items() if key.startswith(one["name"] + "."))
+        assert stated == {"codes": (128, 192), **scales}
+        assert report["bytes"] == sum(tensor.nbytes for tensor in tensors.values())
+        for matrix in report["matrices"]:
+            assert matrix["bytes"][1] == sum(
+                x.nbytes for key, x in tensors.items() if key.startswith(matrix["name"] + ".")
+            )
         by_shape = meshrt_quantize("llama-tiny", "--method", "w4a8", "--sizes", "--json", "-", *OPTIONS[kind])
-        told = json.loads(by_shape.stdout)
-        assert all(told[key] == report[key] for key in ("bytes", "bits_per_weight", "bytes_before", "groups"))
+        stated = json.loads(by_shape.stdout)
+        assert all(stated[key] == report[key] for key in ("bytes", "bits_per_weight", "bytes_before", "groups"))
     assert made["plain"][1]["bits_per_weight"] == 4.5 and made["symmetric"][1]["bits_per_weight"] == 4.5
 
 
@@ -93,12 +99,16 @@ def test_errors_are_those_of_what_was_written(made: Any) -> None:
     base = load_file(BASE / "model.safetensors")
     for out, report in made.values():
         dense = load_weights(out)
-        for one in report["matrices"]:
-            w = base[one["name"] + ".weight" if one["name"] != "lm_head" else "model.embed_tokens.weight"].astype(float)
-            assert one["weight_error"] == pytest.approx(weight_error(w, dense[one["name"] + ".weight"]), rel=1e-12)
-            assert 0.001 < one["activation_error"] < 0.06
-    assert {one["name"] for one in made["block"][1]["matrices"]} - {
-        one["name"] for one in made["plain"][1]["matrices"]
+        for matrix in report["matrices"]:
+            w = base[matrix["name"] + ".weight" if matrix["name"] != "lm_head" else "model.embed_tokens.weight"].astype(
+                float
+            )
+            assert matrix["weight_error"] == pytest.approx(
+                weight_error(w, dense[matrix["name"] + ".weight"]), rel=1e-12
+            )
+            assert 0.001 < matrix["activation_error"] < 0.06
+    assert {matrix["name"] for matrix in made["block"][1]["matrices"]} - {
+        matrix["name"] for matrix in made["plain"][1]["matrices"]
     } == {"lm_head"}
 
 
@@ -106,12 +116,12 @@ def test_perplexity_is_that_of_whole_products_and_stays_within_half_a_percent(ma
     config = read_config(BASE)
     test = story_sequences(config, load_tokenizer(BASE), HELD_OUT_SEED, 8)
     for name, (out, report) in made.items():
-        told, own = report["perplexity"], read_config(out, quantized=True)
+        stated, own = report["perplexity"], read_config(out, quantized=True)
         after = losses(own, load_weights(out, np.float32), test, project=projection(out, own))
-        assert told["after"] == of_losses(after)
-        assert told["after"] != of_losses(losses(own, load_weights(out, np.float32), test))
-        assert 1.0005 < told["after"] / told["before"] < (1.005 if name != "symmetric" else 1.006), name
-    assert told["before"] == pytest.approx(1.24498, abs=2e-5)
+        assert stated["after"] == of_losses(after)
+        assert stated["after"] != of_losses(losses(own, load_weights(out, np.float32), test))
+        assert 1.0005 < stated["after"] / stated["before"] < (1.005 if name != "symmetric" else 1.006), name
+    assert stated["before"] == pytest.approx(1.24498, abs=2e-5)
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
@@ -127,8 +137,8 @@ def test_every_layer_computes_the_whole_products_of_its_inputs(kind: str, made: 
         y = project(w, matrix, x)
         if matrix.name not in forms:
             return y
-        form, one = forms[matrix.name], matrices[matrix.name]
-        codes = read_parts(checkpoint, matrix.name, form, one.columns, one.rows).codes
+        form, whole = forms[matrix.name], matrices[matrix.name]
+        codes = read_parts(checkpoint, matrix.name, form, whole.columns, whole.rows).codes
         blocks = codes.codes.shape[1]
         padded = np.pad(x.astype(float), ((0, 0), (0, blocks * form.group - x.shape[1]))).reshape(len(x), blocks, -1)
         most = np.abs(padded).max(axis=-1 if form.activations == "block" else (1, 2), keepdims=True)
@@ -153,9 +163,9 @@ def test_odd_sizes_short_tails_and_biases(name: str, tmp_path: Path) -> None:
     """Inputs of 30, 36, 48, 50 and 80 in groups of 32; a head of 8 bits beside an embedding that is tied."""
     folder, ids = random_checkpoint(CASES[name], tmp_path / "base", case_seed(name)), case_ids(name)
     for group, activations in ((32, "block"), ("row", "row")):
-        out, known = tmp_path / str(group), statistics(*read_model(folder))
+        out, figures = tmp_path / str(group), statistics(*read_model(folder))
         scheme = CodeScheme("w4a8", 4, group, False, 16, activations, True)
-        assert len(quantize(folder, out, scheme, {}, 1, known)) == 15
+        assert len(quantize(folder, out, scheme, {}, 1, figures)) == 15
         config = read_config(out, quantized=True)
         check_shapes(open_checkpoint(out), config)
         assert family_of(config).head == "lm_head" and not config.tie_word_embeddings

@@ -27,20 +27,20 @@ def run(
     everyone = np.random.default_rng(1).standard_normal((size, *shape)).astype(np.float32)
     parts = [everyone[at] if payload else np.broadcast_to(np.float32(0), shape) for at in group.mine]
     sums, ends = group.mesh_sum(parts, [begin * at for at in group.mine], LINK)
-    told = [
-        (np.array(one), end, traffic["all_to_all"].bytes, touched.read, touched.written)
-        for one, end, traffic, touched in zip(sums, ends, group.traffic, group.touched, strict=True)
+    members = [
+        (np.array(total), end, traffic["all_to_all"].bytes, touched.read, touched.written)
+        for total, end, traffic, touched in zip(sums, ends, group.traffic, group.touched, strict=True)
     ]
-    return [one for share in group.control.bcast(group.control.gather(told)) for one in share]
+    return [member for share in group.control.bcast(group.control.gather(members)) for member in share]
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3])
 @pytest.mark.parametrize(("size", "shape"), [(3, (5, 2)), (4, (4, 3)), (7, (3,)), (8, (9, 11))])
 def test_every_member_has_the_sum(size: int, shape: tuple[int, ...], comm: Any) -> None:
     expected = np.random.default_rng(1).standard_normal((size, *shape)).astype(np.float32).sum(axis=0, dtype=np.float64)
-    for found, *_ in run(comm, size, shape):
-        assert found.shape == shape
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    for total, *_ in run(comm, size, shape):
+        assert total.shape == shape
+        np.testing.assert_allclose(total, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.mpi(ranks=[2, 3])
@@ -48,15 +48,15 @@ def test_every_member_has_the_sum(size: int, shape: tuple[int, ...], comm: Any) 
 def test_bits_counts_and_times_do_not_depend_on_the_ranks(payload: bool, comm: Any) -> None:
     from mpi4py import MPI
 
-    for here, there in zip(run(MPI.COMM_SELF, 5, (11,), payload), run(comm, 5, (11,), payload), strict=True):
-        assert here[0].tobytes() == there[0].tobytes() and here[1:] == there[1:]
+    for of_one, of_many in zip(run(MPI.COMM_SELF, 5, (11,), payload), run(comm, 5, (11,), payload), strict=True):
+        assert of_one[0].tobytes() == of_many[0].tobytes() and of_one[1:] == of_many[1:]
 
 
 @pytest.mark.mpi(ranks=[1, 2])
 def test_without_payload_the_same_is_counted(comm: Any) -> None:
     full, none = (run(comm, 5, (12, 2), payload) for payload in (True, False))
-    assert [one[1:] for one in full] == [one[1:] for one in none]
-    assert [one[0].shape for one in full] == [one[0].shape for one in none]
+    assert [member[1:] for member in full] == [member[1:] for member in none]
+    assert [member[0].shape for member in full] == [member[0].shape for member in none]
 
 
 @pytest.mark.mpi(ranks=[1, 2])
@@ -74,7 +74,7 @@ def test_it_takes_two_latencies_and_its_bytes_whatever_the_size(comm: Any) -> No
 
 @pytest.mark.mpi(ranks=[1])
 def test_a_late_member_holds_up_the_others(comm: Any) -> None:
-    ends = [one[1] for one in run(comm, 4, (4,), begin=1.0)]
+    ends = [member[1] for member in run(comm, 4, (4,), begin=1.0)]
     assert min(ends) > 3.0
 
 
@@ -95,4 +95,4 @@ def test_the_faster_way_is_taken(comm: Any) -> None:
         mesh = 2 * 4e-6 + 30 * nbytes / 16 / 48e9
         assert seconds == pytest.approx(min(ring, mesh), rel=1e-9)
         for traffic, old in zip(cores.group.traffic, before, strict=True):
-            assert {kind for kind, one in traffic.items() if one.calls > old.get(kind, 0)} == {way}
+            assert {kind for kind, of_kind in traffic.items() if of_kind.calls > old.get(kind, 0)} == {way}

@@ -76,7 +76,7 @@ def test_several_ranks_report_what_one_does(tmp_path: Path, comm: Any) -> None:
     meet(comm)
 
     def run(ranks: Any) -> Any:
-        told = run_on_cores(
+        report = run_on_cores(
             ranks,
             "llama",
             4,
@@ -86,7 +86,7 @@ def test_several_ranks_report_what_one_does(tmp_path: Path, comm: Any) -> None:
             ignore_eos=True,
             layers=2,
         )
-        return ranks.bcast(told and {key: value for key, value in told.items() if key != "host"})
+        return ranks.bcast(report and {key: value for key, value in report.items() if key != "host"})
 
     assert run(comm) == on_one_rank(comm, run)
 
@@ -106,10 +106,12 @@ def test_by_shape_and_bytes_of_a_token(group: Any, symmetric: bool, tmp_path: Pa
     if symmetric:  # by shape there are zeros, and no offsets: they take other instructions
         assert folder["measured"] == shape["measured"]
     saved = 0
-    for one in read_config(model, quantized=True).matrices().values():
-        groups = -(-one.rows // one.form.group)
+    for matrix in read_config(model, quantized=True).matrices().values():
+        groups = -(-matrix.rows // matrix.form.group)
         saved += (
-            one.rows * one.columns * 2 - one.rows * one.columns // 2 - groups * one.columns * (2 if symmetric else 4)
+            matrix.rows * matrix.columns * 2
+            - matrix.rows * matrix.columns // 2
+            - groups * matrix.columns * (2 if symmetric else 4)
         )
     assert whole["measured"]["hbm_bytes"]["read"] - folder["measured"]["hbm_bytes"]["read"] == saved
     late = symmetric and group == "row"  # each sum times its scale; others are spread over rows by products
@@ -134,9 +136,9 @@ def test_blocks_are_the_matrix(rows: int, columns: int, bits: int, seed: int) ->
             filled[:, :rows] = codes.T
             return pack(filled, bits)
 
-    one = Matrix("w", rows, columns, form=Quantized(bits, 64, True))
+    matrix = Matrix("w", rows, columns, form=Quantized(bits, 64, True))
     written: Any = Written()
-    placed = place_codes(core, written, (one,), slice(None), (slice(None),), nl.float32)
+    placed = place_codes(core, written, (matrix,), slice(None), (slice(None),), nl.float32)
     assert placed.codes.shape == packed(codes, bits, True).shape and placed.late
     for part in spans(columns, PIECE):
         (tile,) = placed.load_block(slice(0, rows), part)
@@ -163,18 +165,18 @@ def test_matrices_with_compensators_are_multiplied_out(bits: int, tmp_path: Path
     config, checkpoint = read_model(plain)
     names = dict.fromkeys(config.matrices(), 3)
     quantize(plain, model, CodeScheme("milo", 3, 32, False, bits), names, 1, statistics(config, checkpoint))
-    found = [
+    reports = [
         run_on_cores(
-            comm, "llama", model=str(one), prompt_ids="5,6,7,2", max_new_tokens=3, ignore_eos=True, dtype="float32",
+            comm, "llama", model=str(folder), prompt_ids="5,6,7,2", max_new_tokens=3, ignore_eos=True, dtype="float32",
             logits=str(tmp_path / "logits.npy"),
         )
-        for one in (plain, model)
+        for folder in (plain, model)
     ]  # fmt: skip
-    every = [5, 6, 7, 2, *found[1]["result"]["token_ids"][:-1]]
+    every = [5, 6, 7, 2, *reports[1]["result"]["token_ids"][:-1]]
     expected = forward(read_config(model, quantized=True), load_weights(model), every)
     assert np.abs(np.load(tmp_path / "logits.npy") - expected).max() < 1e-3
-    assert found[0]["measured"]["hbm_bytes"] == found[1]["measured"]["hbm_bytes"]
-    assert found[1]["result"]["multiplied_out"] == len(names)
+    assert reports[0]["measured"]["hbm_bytes"] == reports[1]["measured"]["hbm_bytes"]
+    assert reports[1]["result"]["multiplied_out"] == len(names)
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -183,8 +185,8 @@ def test_heads_in_codes_are_padded_by_shape_alone(tmp_path: Path, comm: Any) -> 
     quantize(plain, model, CodeScheme("rtn", 4, 32, False, 16), {}, 1, statistics(*read_model(plain)))
     with pytest.raises(UsageError, match="--cores is 3; matrices in codes are not padded, and the 8 heads"):
         run_on_cores(comm, "llama", 3, model=str(model), prompt_ids="1,2")
-    found = run_on_cores(comm, "llama", 3, model=str(plain), bits=4, prompt_tokens=5, max_new_tokens=1, payload=False)
-    assert found["result"]["padded_heads"] == 4  # 2 of keys and values become 3, of 4 query heads each
+    report = run_on_cores(comm, "llama", 3, model=str(plain), bits=4, prompt_tokens=5, max_new_tokens=1, payload=False)
+    assert report["result"]["padded_heads"] == 4  # 2 of keys and values become 3, of 4 query heads each
 
 
 def test_bits_of_tiles() -> None:
@@ -209,8 +211,8 @@ def test_codes_of_a_byte_become_numbers_on_the_way(bits: int, symmetric: bool, e
     ones say which rows are in a group.
     """
     core = new_core(payload=False)
-    one = Matrix("w", 128, PIECE, form=Quantized(bits, 64, symmetric))
-    placed = place_codes(core, None, (one,), slice(None), (slice(None),), nl.bfloat16)
+    matrix = Matrix("w", 128, PIECE, form=Quantized(bits, 64, symmetric))
+    placed = place_codes(core, None, (matrix,), slice(None), (slice(None),), nl.bfloat16)
     placed.load_block(slice(0, 128), slice(0, PIECE))
     assert core.vector.busy * core.vector.hz == pytest.approx(each * PIECE + 128)
     scales = 2 * 2 * PIECE * (1 if symmetric else 2)  # two groups, float16, and their zeros
@@ -227,13 +229,13 @@ def test_one_scale_a_column_is_for_the_sums(bits: int, each: int) -> None:
         def read(self, name: str, *_: Any) -> np.ndarray:
             return scale[:, None] if name.endswith("scale") else pack(codes.T.astype(np.uint8), bits)
 
-    one = Matrix("w", 128, PIECE, form=Quantized(bits, 128, True))
+    matrix = Matrix("w", 128, PIECE, form=Quantized(bits, 128, True))
     written: Any = Written()
-    placed = place_codes(core, written, (one,), slice(None), (slice(None),), nl.bfloat16)
+    placed = place_codes(core, written, (matrix,), slice(None), (slice(None),), nl.bfloat16)
     placed.load_block(slice(0, 128), slice(0, PIECE))
     assert core.vector.busy * core.vector.hz == pytest.approx(each * PIECE)
     x = random.integers(-3, 4, (5, 128)).astype(np.float32)
-    found = values(linear(core.tensor_of(x, nl.bfloat16), placed))
+    outputs = values(linear(core.tensor_of(x, nl.bfloat16), placed))
     expected = x @ (codes - (1 << bits - 1)) * scale.astype(np.float32)
-    assert np.abs(found - expected).max() <= 2**-8 * np.abs(expected).max()  # rounded once, as it is stored
+    assert np.abs(outputs - expected).max() <= 2**-8 * np.abs(expected).max()  # rounded once, as it is stored
     assert core.counts["hbm_read"] == 2 * 128 * PIECE * bits // 8 + 2 * PIECE + 2 * 5 * 128

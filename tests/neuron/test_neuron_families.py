@@ -47,8 +47,8 @@ def test_what_a_core_held_at_most_is_the_same_however_ranks_share_the_cores(tmp_
 
     def run(ranks: Any) -> Any:
         given = {"model": str(folder), "prompt_ids": "5,9,7,4,3,8,6", "max_new_tokens": 3, "ignore_eos": True}
-        told = run_on_cores(ranks, "llama", 3, **given)
-        return ranks.bcast(told and [told["measured"], told["phases"]])
+        report = run_on_cores(ranks, "llama", 3, **given)
+        return ranks.bcast(report and [report["measured"], report["phases"]])
 
     assert run(comm) == on_one_rank(comm, run)
 
@@ -57,7 +57,7 @@ def test_what_a_core_held_at_most_is_the_same_however_ranks_share_the_cores(tmp_
 def test_a_window_in_a_prompt_of_several_tiles(tmp_path: Path, comm: Any) -> None:
     """Tiles of 128 values that no row of a tile of queries sees are left out, and the reports say so."""
     folder = random_family("mistral-window", tmp_path)
-    ids = [int(one) for one in np.random.default_rng(5).integers(3, 67, 300)]
+    ids = [int(number) for number in np.random.default_rng(5).integers(3, 67, 300)]
     data = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 512}
     read = {}
     for window in (130, None):
@@ -97,9 +97,9 @@ def check(comm: Any, name: str, cores: int, folder: Path) -> None:
         comm, "llama", cores, model=str(folder / name), prompt_ids=",".join(map(str, ids[:PROMPT])),
         max_new_tokens=NEW + 1, logits=str(folder / "logits.npy"), ignore_eos=True,
     )  # fmt: skip
-    found = None
+    compared = None
     if comm.rank == 0:
         error = float(np.abs(np.load(folder / "logits.npy") - golden).max())
-        found = error, report["result"]["token_ids"][:-1] == ids[PROMPT:]
-    error, same = comm.bcast(found)
+        compared = error, report["result"]["token_ids"][:-1] == ids[PROMPT:]
+    error, same = comm.bcast(compared)
     assert same and error < 1e-3

@@ -19,9 +19,9 @@ from meshrt.neuron.core import NeuronCore
 F32, U, L = nl.float32, UsageError, LimitError
 
 
-def untyped(one: Any) -> Any:
+def untyped(value: Any) -> Any:
     """For calls that are wrong on purpose: what a type checker would refuse is what is tested here."""
-    return one
+    return value
 
 
 def sums(core: NeuronCore, count: int) -> list[Any]:

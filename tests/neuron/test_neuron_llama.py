@@ -54,10 +54,10 @@ def test_so_do_more_cores_than_heads_of_keys_and_values(name: str, tmp_path: Pat
 def test_sixteen_bits_cost_what_their_mantissa_says(dtype: str, bound: float, tmp_path: Path, comm: Any) -> None:
     """Relative to the largest logit. bfloat16 rounds by up to 2^-9, and some tens of roundings follow one another."""
     ids = case_ids("llama3")
-    found = logits_of(comm, random_checkpoint(CASES["llama3"], tmp_path / "model", 1), ids, tmp_path, 1, dtype=dtype)
+    logits = logits_of(comm, random_checkpoint(CASES["llama3"], tmp_path / "model", 1), ids, tmp_path, 1, dtype=dtype)
     config = read_config(tmp_path / "model")
     expected = forward(config, load_weights(tmp_path / "model"), ids)
-    error = np.abs(found[: len(ids)] - expected).max() / np.abs(expected).max()
+    error = np.abs(logits[: len(ids)] - expected).max() / np.abs(expected).max()
     assert 1e-5 < error < bound
 
 
@@ -65,10 +65,10 @@ def test_sixteen_bits_cost_what_their_mantissa_says(dtype: str, bound: float, tm
 def test_a_prompt_longer_than_a_tile_and_than_a_bank(tmp_path: Path, comm: Any) -> None:
     """Attention then takes several tiles of queries (128), of scores (512) and of values (128)."""
     shape = CASES["gqa82"] | {"max_position_embeddings": 1024}
-    ids = [int(one) for one in np.random.default_rng(5).integers(0, 96, 700)]
+    ids = [int(number) for number in np.random.default_rng(5).integers(0, 96, 700)]
     folder = random_checkpoint(shape, tmp_path / "model", 3)
-    found = logits_of(comm, folder, ids, tmp_path, 1)
-    assert np.abs(found[: len(ids)] - forward(read_config(folder), load_weights(folder), ids)).max() < 1e-3
+    logits = logits_of(comm, folder, ids, tmp_path, 1)
+    assert np.abs(logits[: len(ids)] - forward(read_config(folder), load_weights(folder), ids)).max() < 1e-3
 
 
 @pytest.mark.mpi(ranks=[1, 2])
@@ -103,10 +103,10 @@ def test_a_sum_over_the_cores_goes_from_hbm_to_hbm(comm: Any) -> None:
     numbers = np.arange(30.0).reshape(6, 5)
     for again in (1, 2):
         sums = cores.all_reduce([core.tensor_of(numbers * (core.index + 1), nl.bfloat16) for core in cores.mine])
-        for core, found in zip(cores.mine, sums, strict=True):
+        for core, total in zip(cores.mine, sums, strict=True):
             counts = [core.counts[key] for key in ("hbm_read", "hbm_written", "link_bytes", "collectives")]
-            assert counts == [again * one for one in (7 * 20, 5 * 20, 4 * 20, 1)]
-            assert (found.data == 6 * numbers).all()
+            assert counts == [again * count for count in (7 * 20, 5 * 20, 4 * 20, 1)]
+            assert (total.data == 6 * numbers).all()
 
 
 @pytest.mark.mpi(ranks=[1, 2])
@@ -139,8 +139,8 @@ def test_the_json_has_what_the_other_machines_have(comm: Any) -> None:
         "operand_bytes",
         "energy",
     } == set(report["measured"])
-    assert [one["name"] for one in report["phases"]] == ["prefill", "decode"]
-    assert all(set(one) == {"name", "tokens", *report["measured"]} for one in report["phases"])
+    assert [phase["name"] for phase in report["phases"]] == ["prefill", "decode"]
+    assert all(set(phase) == {"name", "tokens", *report["measured"]} for phase in report["phases"])
     collectives = 2 * report["result"]["layers"]
     assert report["measured"]["collectives"] == collectives and report["host"]["ranks"] == comm.size
     assert report["host"]["messages"] == (2 * 2 * collectives if comm.size == 2 else 0)
@@ -243,8 +243,8 @@ def test_factors_are_multiplied_one_after_the_other(name: str, tmp_path: Path, c
         given = {"model": str(folder), "prompt_ids": "1,2,3,4,5", "max_new_tokens": 1}
         macs[kind] = run_on_cores(comm, "llama", payload=False, **given)["measured"]["macs"]
     config = read_config(tmp_path / "factors")
-    found = [one for one in config.matrices().values() if one.rank is not None]
-    saved = sum(one.rows * one.columns - one.rank * (one.rows + one.columns) for one in found)
+    factored = [matrix for matrix in config.matrices().values() if matrix.rank is not None]
+    saved = sum(matrix.rows * matrix.columns - matrix.rank * (matrix.rows + matrix.columns) for matrix in factored)
     assert len(config.factored) in (6, 9) and macs["dense"] - macs["factors"] == 5 * saved
 
 
@@ -275,10 +275,10 @@ def check(comm: Any, name: str, cores: int, folder: Path) -> None:
         comm, "llama", cores, model=str(model), prompt_ids=",".join(map(str, ids[:prompt])), dtype="float32",
         max_new_tokens=len(ids) - prompt + 1, logits=str(folder / "logits.npy"), ignore_eos=True,
     )  # fmt: skip
-    found = None
+    compared = None
     if comm.rank == 0:
         logits = np.load(folder / "logits.npy")
         same = logits.dtype == np.float32 and logits.shape == expected.shape
-        found = same, float(np.abs(logits - expected).max()), report["result"]["token_ids"][:-1] == ids[prompt:]
-    same, error, tokens = comm.bcast(found)
+        compared = same, float(np.abs(logits - expected).max()), report["result"]["token_ids"][:-1] == ids[prompt:]
+    same, error, tokens = comm.bcast(compared)
     assert same and tokens and error < 1e-3

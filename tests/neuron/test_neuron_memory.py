@@ -45,10 +45,10 @@ def test_the_least_recently_used_tile_goes_first_and_its_numbers_come_back() -> 
     before = b.data.copy()
     use(a)
     d = loaded(core, 128, 4, seed=3)
-    assert [one.store.resident for one in (a, b, c, d)] == [True, False, True, True]
+    assert [tile.store.resident for tile in (a, b, c, d)] == [True, False, True, True]
     assert spilled(core) == (1, 0) and core.dma.transfers == 5
     assert (values(nisa.tensor_copy(b[0:5]).settle()) == before[0:5]).all()  # needs two places: of c, then of a
-    assert [one.store.resident for one in (a, b, c, d)] == [False, True, False, True]
+    assert [tile.store.resident for tile in (a, b, c, d)] == [False, True, False, True]
     assert spilled(core) == (3, 1)
     assert (core.counts["hbm_read"], core.counts["hbm_written"]) == ((4 + 1) * 2048, 3 * 2048)
 
@@ -88,7 +88,7 @@ def test_what_is_written_as_a_whole_is_not_brought_back_first() -> None:
     assert spilled(core) == (2, 0) and (a.data == 2).all()
     b[:, 0:1] = 3.0
     assert spilled(core) == (3, 1)
-    assert all(one.data.any() for one in (c, d))
+    assert all(tile.data.any() for tile in (c, d))
 
 
 def test_operands_of_one_instruction_do_not_push_one_another_out() -> None:
@@ -98,7 +98,7 @@ def test_operands_of_one_instruction_do_not_push_one_another_out() -> None:
     d = nl.ndarray((128, 4), F32, buffer=core.sbuf)
     use(c)
     d[...] = nisa.tensor_tensor(a, b, nl.add)
-    assert [one.store.resident for one in (a, b, c, d)] == [True, True, False, True]
+    assert [tile.store.resident for tile in (a, b, c, d)] == [True, True, False, True]
     assert (d.data == expected).all()
 
 
@@ -132,7 +132,7 @@ def test_memory_is_given_back_with_the_last_reference() -> None:
     for _ in range(5):
         block = loaded(core, 128, 4)  # the one before is still there while the next is loaded: a double buffer
     assert (core.sbuf.live, core.sbuf.peak) == (16, 32)
-    assert sum([use(one) is None for one in three(core)]) == 3
+    assert sum([use(tile) is None for tile in three(core)]) == 3
     assert core.sbuf.live == 16 and block.shape == (128, 4)
     grid = nl.ndarray((2, 3, nl.par_dim(128), 4), F32, buffer=core.sbuf)
     assert core.sbuf.live == 16 * 7 and grid.shape == (2, 3, 128, 4)
@@ -203,24 +203,24 @@ def test_any_program_keeps_its_numbers_and_sbuf_its_limit(steps: list[tuple[str,
     core = new_core(sbuf_partition_bytes=100)
     held: dict[int, tuple[Tile, np.ndarray]] = {}
     clock = 0.0
-    for at, (what, which, size) in enumerate(steps):
-        if what == "n":
+    for at, (action, which, size) in enumerate(steps):
+        if action == "n":
             tile = nl.full((2, size), float(at), F32, buffer=core.sbuf)
             held[which] = tile, np.full((2, size), at, np.float32)
             del tile
-        elif which in held and what == "f":
+        elif which in held and action == "f":
             del held[which]
         elif which in held:
             tile, expected = held[which]
-            if what == "w":
+            if action == "w":
                 tile += 1.0
                 expected += 1
             else:
                 use(tile)
             assert tile.store.resident and (tile.data == expected).all()
             del tile
-        here = [tile.store for tile, _ in held.values() if tile.store.resident]
-        assert core.sbuf.live == sum(store.row_bytes for store in here) <= 100
+        resident = [tile.store for tile, _ in held.values() if tile.store.resident]
+        assert core.sbuf.live == sum(store.row_bytes for store in resident) <= 100
         assert core.sbuf.live + sum(size for _, size in core.sbuf.idle) == 100
         assert core.now >= clock
         clock = core.now

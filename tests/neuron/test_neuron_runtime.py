@@ -63,8 +63,8 @@ def test_numbers_are_rounded_as_by_ml_dtypes(numbers: list[float], dtype: str, l
     with np.errstate(over="ignore"):
         expected = rounded(x, dtype)
     tile = nl.load(core.tensor_of(x, nl.float32 if late else dtype))
-    found = nisa.tensor_copy(tile, dtype=dtype) if late else tile
-    assert values(found).tobytes() == expected.tobytes()
+    stored = nisa.tensor_copy(tile, dtype=dtype) if late else tile
+    assert values(stored).tobytes() == expected.tobytes()
 
 
 # ---- products
@@ -188,7 +188,7 @@ SEVERAL = ("operators", "functions", "mean", "relu")  # of more than one instruc
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_elementwise_instructions_compute_in_float32(name: str) -> None:
     core = new_core()
-    x, y, v = (nl.load(core.tensor_of(one, nl.float32)) for one in (X, Y, V))
+    x, y, v = (nl.load(core.tensor_of(array, nl.float32)) for array in (X, Y, V))
     instruction, expected = ELEMENTWISE[name]
     assert (values(instruction(as_tile(x), as_tile(y), as_tile(v))) == expected(X, Y, V)).all()
 
@@ -197,7 +197,7 @@ def test_elementwise_instructions_compute_in_float32(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in ELEMENTWISE if name not in SEVERAL])
 def test_they_round_once_at_the_end(name: str, dtype: str) -> None:
     core = new_core()
-    x, y, v = (as_tile(nl.load(core.tensor_of(one, dtype))) for one in (X, Y, V))
+    x, y, v = (as_tile(nl.load(core.tensor_of(array, dtype))) for array in (X, Y, V))
     instruction, expected = ELEMENTWISE[name]
     result = as_tile(instruction(x, y, v))
     assert result.dtype == nl.DTYPES[dtype]

@@ -52,19 +52,19 @@ def test_cores_go_on_where_others_were(comm: Any, tmp_path: Path) -> None:
         work(cores, tensors, slice(0, 2))
     with cores.phase("second"):
         work(cores, tensors, slice(2, 4))
-        told, parts = state.describe(cores, held(tensors, 4))
-        saving.save(cores.control, "--checkpoint", folder, 1, told, parts)
+        description, parts = state.describe(cores, held(tensors, 4))
+        saving.save(cores.control, "--checkpoint", folder, 1, description, parts)
         work(cores, tensors, slice(4, 6))
     others, again = new_cores(comm)
     with others.phase("second"):
-        found = snapshot.load(others.control, "--checkpoint", folder)
-        state.restore(others, held(again, 4), found)
-        assert facts(others, again, 4) == (found.facts if comm.rank == 0 else {})
+        loaded = snapshot.load(others.control, "--checkpoint", folder)
+        state.restore(others, held(again, 4), loaded)
+        assert facts(others, again, 4) == (loaded.facts if comm.rank == 0 else {})
         with pytest.raises(UsageError, match="never written"):
             nl.load(again[0][:, 3:5])
         work(others, again, slice(4, 6))
     ended = facts(cores, tensors, 6)
     assert facts(others, again, 6) == ended
     assert comm.rank or ended["cores"][0]["identities"]
-    for one, other in zip(tensors, again, strict=True):
-        assert (one.data[:, :6] == other.data[:, :6]).all()
+    for tensor, other in zip(tensors, again, strict=True):
+        assert (tensor.data[:, :6] == other.data[:, :6]).all()

@@ -99,11 +99,11 @@ def test_a_sum_adds_its_products_in_order_and_is_read_when_it_is_done() -> None:
 def test_a_barrier_and_a_phase_begin_when_all_is_done() -> None:
     core = slow_core()
     x = loaded(core, 1, 4)  # until 17
-    with core.phase("one") as one:
+    with core.phase("one") as phase:
         nisa.memset(fresh(core, 1, 9), 1.0)
         use = as_tile(nisa.tensor_copy(x, engine=core.scalar))
-    assert (one.begin, one.end, use.store.ready) == (17, 26, 21)
-    assert (one.busy["vector"], one.busy["scalar"], one.busy["dma"], one.instructions["dma"]) == (9, 4, 0, 0)
+    assert (phase.begin, phase.end, use.store.ready) == (17, 26, 21)
+    assert (phase.busy["vector"], phase.busy["scalar"], phase.busy["dma"], phase.instructions["dma"]) == (9, 4, 0, 0)
     assert core.barrier(50.0) == 50
     nisa.memset(x, 1.0)
     assert x.store.ready == 54
@@ -123,7 +123,7 @@ def test_a_transfer_that_waits_leaves_its_time_to_other_queues() -> None:
     second = loaded(core, 1, 4)  # 17..34
     third = loaded(core, 1, 4)  # 34..51 would overlap: 201..218
     fourth = loaded(core, 1, 1)  # 4 bytes would fit before 40, but loads start in their order: 218..223
-    assert [one.store.ready for one in (first, second, third, fourth)] == [17, 34, 218, 223]
+    assert [tile.store.ready for tile in (first, second, third, fourth)] == [17, 34, 218, 223]
     assert (out.store.ready, core.dma.busy) == (201, 161 + 3 * 17 + 5)
 
 
@@ -199,7 +199,7 @@ def test_bookings_never_overlap_nor_begin_early(transfers: list[tuple[str, int, 
         assert end == start + -(-rows // min(2, -(-rows // 4))) * (nbytes + 2) + 1
         last[queue] = start
     taken.sort()
-    assert all(one[1] <= two[0] for one, two in pairwise(taken))
+    assert all(booked[1] <= after[0] for booked, after in pairwise(taken))
     assert rings.busy == sum(end - start for start, end in taken) and rings.transfers == len(transfers)
     assert rings.end == max((end for _, end in taken), default=0)
 
@@ -248,8 +248,8 @@ def test_costs_are_those_of_the_reference(name: str) -> None:
     x, w = loaded(core, 128, 300, dtype=BF16), loaded(core, 128, 300, seed=1)
     instruction(core, x, w)
     core.settle()
-    found = getattr(core, engine)
-    assert found.busy * found.hz == pytest.approx(cycles)
+    unit = getattr(core, engine)
+    assert unit.busy * unit.hz == pytest.approx(cycles)
 
 
 def test_the_narrowest_product_still_takes_its_least() -> None:

@@ -56,21 +56,23 @@ def product_bound(terms: int, roundings: int, dtype: str) -> float:
     return 1.01 * ((terms + 8) * 2.0**-24 + roundings * ROUNDOFF[dtype])
 
 
-def chain(found: np.ndarray, x: Any, u: Any, v: Any, dtype: str, roundings: tuple[int, int]) -> None:
-    """found is x u v, up to the bounds."""
-    a, b, c = (np.abs(one) for one in (x, u, v))
+def chain(result: np.ndarray, x: Any, u: Any, v: Any, dtype: str, roundings: tuple[int, int]) -> None:
+    """The result is x u v, up to the bounds."""
+    a, b, c = (np.abs(operand) for operand in (x, u, v))
     y, exact = x @ u, x @ u @ v
-    first, second = (product_bound(one.shape[1], n, dtype) for one, n in zip((x, u), roundings, strict=True))
-    assert (np.abs(found - exact) <= (first + second) * (a @ b @ c) + SMALLEST).all()
+    first, second = (product_bound(operand.shape[1], n, dtype) for operand, n in zip((x, u), roundings, strict=True))
+    assert (np.abs(result - exact) <= (first + second) * (a @ b @ c) + SMALLEST).all()
     if roundings == (1, 1):
-        sums = [product_bound(one.shape[1], 0, dtype) * np.linalg.norm(s) for one, s in ((x, a @ b), (u, a @ b @ c))]
+        sums = [
+            product_bound(operand.shape[1], 0, dtype) * np.linalg.norm(s) for operand, s in ((x, a @ b), (u, a @ b @ c))
+        ]
         error = sums[0] + 1.01 * ROUNDOFF[dtype] * np.linalg.norm(y)
         bound = error * np.linalg.norm(v, 2) + sums[1] + 1.01 * ROUNDOFF[dtype] * np.linalg.norm(exact)
-        assert np.linalg.norm(found - exact) <= bound + SMALLEST * found.size
+        assert np.linalg.norm(result - exact) <= bound + SMALLEST * result.size
 
 
 def float64(*tensors: Tile) -> list[np.ndarray]:
-    return [one.data.astype(np.float64) for one in tensors]
+    return [tensor.data.astype(np.float64) for tensor in tensors]
 
 
 @pytest.mark.parametrize("dtype", ROUNDOFF)
@@ -98,9 +100,9 @@ def test_dense_and_sequential_and_naive(problem: Any, turned: bool, dtype: str) 
     out = sequential(x, u, v, blocks, nl.float32, turned)
     chain(out.data.T if turned else out.data, x64, u64, v64, dtype, (1, 1))
     chain(naive(x, u, v, blocks).data, x64, u64, v64, dtype, (1, 1))
-    one = dense(x, u, blocks, nl.float32, turned)
+    xu = dense(x, u, blocks, nl.float32, turned)
     bound = product_bound(k, 1, dtype) * (np.abs(x64) @ np.abs(u64)) + SMALLEST
-    assert (np.abs((one.data.T if turned else one.data) - x64 @ u64) <= bound).all()
+    assert (np.abs((xu.data.T if turned else xu.data) - x64 @ u64) <= bound).all()
 
 
 @pytest.mark.parametrize("dtype", ROUNDOFF)
@@ -156,7 +158,7 @@ def turn(rows: int, columns: int) -> Closed:
 
 def ranked(kernel: str, **given: Any) -> dict[str, Any]:
     """The sizes that a kernel has: dense has no rank."""
-    return {name: one for name, one in given.items() if kernel != "dense" or name not in ("r", "block_r")}
+    return {name: size for name, size in given.items() if kernel != "dense" or name not in ("r", "block_r")}
 
 
 def add(*parts: Closed) -> Closed:
@@ -176,14 +178,14 @@ def expected(kernel: str, m: int, k: int, r: int, n: int, b: BlockSizes, turned:
         read = again * ceil(r / b.r) * m * k + again * strips * k * r + strips * r * n
         return {"read": read, "written": m * n, "macs": again * m * k * r + m * r * n, "transpose": 0}
     pairs = 1 if kernel == "fused" else 2  # eq. 10: x once, the result once, u and v once for each strip
-    found = {
+    counts = {
         "read": m * k + pairs * strips * r * (k + n),
         "written": m * n,
         "macs": pairs * m * r * (k + n),
         "transpose": squares(m, b.m) * k if tensor else 0,  # of x alone, never of x u
     }
     down = {"read": m * n + strips * r * (n + k), "written": m * k, "macs": m * r * (n + k), "transpose": 0}
-    return add(found, down) if kernel == "mlp" else found
+    return add(counts, down) if kernel == "mlp" else counts
 
 
 def blocks_of(b: BlockSizes) -> dict[str, int]:
@@ -336,9 +338,9 @@ def test_a_product_that_one_core_lacks_is_no_small_error(comm: Any, monkeypatch:
 def test_cores_share_whole_strips_of_x(comm: Any) -> None:
     """230 rows are 4 blocks of 64: one each. 3 cores read u and v for 1, 1 and 2 strips: as often as one core does."""
     given = {"m": 230, "k": 140, "r": 70, "n": 130, "block_m": 64, "payload": False}
-    one, three, many = (run_on_cores(comm, "xuv", cores, **given)["measured"] for cores in (1, 3, 7))
-    assert one["hbm_bytes"] == three["hbm_bytes"] == many["hbm_bytes"] and one["macs"] == many["macs"]
-    assert many["critical_path"]["seconds"] < three["critical_path"]["seconds"] < one["critical_path"]["seconds"]
+    single, three, many = (run_on_cores(comm, "xuv", cores, **given)["measured"] for cores in (1, 3, 7))
+    assert single["hbm_bytes"] == three["hbm_bytes"] == many["hbm_bytes"] and single["macs"] == many["macs"]
+    assert many["critical_path"]["seconds"] < three["critical_path"]["seconds"] < single["critical_path"]["seconds"]
 
 
 @pytest.mark.mpi(ranks=[1])

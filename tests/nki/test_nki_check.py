@@ -41,7 +41,7 @@ def test_each_state_of_a_kernel(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     outcomes = {outcome.path.split(os.sep)[0]: outcome for outcome in check(tmp_path)}
-    states = {name: (found.parses, found.runs, found.right) for name, found in outcomes.items()}
+    states = {name: (outcome.parses, outcome.runs, outcome.right) for name, outcome in outcomes.items()}
     assert states == {
         "broken.py": (False, False, False), "right": (True, True, True), "unknown.py": (True, False, False),
         "wrong": (True, True, False),

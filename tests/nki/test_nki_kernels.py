@@ -156,7 +156,7 @@ def test_instructions_one_by_one() -> None:
         (x - x.mean(1, keepdims=True)) * x.var(1, keepdims=True),
         x.reshape(2, 32, 40)[:, ::-1].reshape(64, 40),
     ]  # fmt: skip
-    assert all(close(one, two) for one, two in zip(got, wanted, strict=True))
+    assert all(close(result, expected) for result, expected in zip(got, wanted, strict=True))
 
 
 @nki.jit

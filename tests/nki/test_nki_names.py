@@ -28,17 +28,17 @@ def test_views_are_the_same_elements_under_other_axes() -> None:
     def kernel(x: Any) -> Any:
         tile = nl.ndarray(x.shape, nl.float32, nl.sbuf)
         nisa.dma_copy(tile, x)
-        found = [
+        views = [
             tile.flatten_dims(1, 2).rearrange(("p", ("a", "b")), ("p", "b", "a"), {"a": 4}),
             tile.permute((0, 2, 1)), tile.slice(2, 1, 7, 2), tile.select(1, 2), tile.reshape_dim(2, (2, -1)),
             tile.expand_dim(1).broadcast(1, 3), tile.expand_dim(2).squeeze_dim(2),
         ]  # fmt: skip
-        assert tile.is_contiguous() and not found[1].is_contiguous() and not tile.is_indirect()
+        assert tile.is_contiguous() and not views[1].is_contiguous() and not tile.is_indirect()
         assert tile.get_pattern() == [[32, 64], [8, 4], [1, 8]]
-        outs = [nl.ndarray(one.shape, nl.float32, nl.shared_hbm) for one in found]
-        for one, out in zip(found, outs, strict=True):
-            copied = nl.ndarray(one.shape, nl.float32, nl.sbuf)
-            nisa.tensor_copy(dst=copied, src=one)
+        outs = [nl.ndarray(view.shape, nl.float32, nl.shared_hbm) for view in views]
+        for view, out in zip(views, outs, strict=True):
+            copied = nl.ndarray(view.shape, nl.float32, nl.sbuf)
+            nisa.tensor_copy(dst=copied, src=view)
             nisa.dma_copy(dst=out, src=copied)
         return outs
 
@@ -84,9 +84,9 @@ def test_a_generation_is_told_by_masks_and_index_arrays_too() -> None:
             nl.exp(nl.load(x, mask=mask)).settle()
 
     for way, api in (("mask", "old"), ("arange", "old"), ("nisa", "new"), ("neither", "either")):
-        known = nki.jit(kernel)
-        nki.simulate(known, show=False)(X[:, 0].copy(), way)
-        assert known.report["api"] == api
+        jitted = nki.jit(kernel)
+        nki.simulate(jitted, show=False)(X[:, 0].copy(), way)
+        assert jitted.report["api"] == api
 
 
 def test_a_tensor_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -169,10 +169,10 @@ def test_a_bank_is_free_as_soon_as_its_tile_is_named_no_more() -> None:
 
 
 def test_a_device_that_is_not_there_is_told_with_the_kernels_line() -> None:
-    known = nki.jit(platform_target="trn3")(_half_written)
+    jitted = nki.jit(platform_target="trn3")(_half_written)
     line = _half_written.__code__.co_firstlineno
     with pytest.raises(UsageError, match=rf"^test_nki_refusals.py:{line}: no NeuronCore 'trn3'; there are trn1, trn2"):
-        known(X)
+        jitted(X)
 
 
 def test_outside_of_a_kernel_and_wide_numbers() -> None:
@@ -211,9 +211,9 @@ def test_sums_over_an_affine_range_carry_nothing() -> None:
         nl.store(out, total)
         return out
 
-    known = nki.jit(kernel)
-    assert (nki.simulate(known, show=False)(X) == 4).all()
-    assert known.report["notes"] == []
+    jitted = nki.jit(kernel)
+    assert (nki.simulate(jitted, show=False)(X) == 4).all()
+    assert jitted.report["notes"] == []
 
 
 @pytest.mark.parametrize(
@@ -238,6 +238,6 @@ def test_what_is_written_over_itself_carries_nothing_if_the_order_is_no_matter(s
         nl.store(out, tile)
         return out
 
-    known = nki.jit(kernel)
-    nki.simulate(known, show=False)(X)
-    assert any("earlier iteration" in note for note in known.report["notes"]) is noted
+    jitted = nki.jit(kernel)
+    nki.simulate(jitted, show=False)(X)
+    assert any("earlier iteration" in note for note in jitted.report["notes"]) is noted

@@ -74,7 +74,7 @@ def test_counts_and_time_are_the_same_on_any_ranks(tmp_path: Path, comm: Any) ->
     model = one_head_model(comm, tmp_path)
     for options in ({"prompt_tokens": PROMPT, "max_new_tokens": 3}, {"context": 11, "max_new_tokens": 3}):
         together = run(comm, model, 4, False, **options)
-        alone = on_one_rank(comm, lambda one, options=options: run(one, model, 4, False, **options))
+        alone = on_one_rank(comm, lambda single, options=options: run(single, model, 4, False, **options))
         assert together["measured"] == alone["measured"]
         assert together["result"] == alone["result"]
 
@@ -126,7 +126,7 @@ def test_a_layer_of_decode_on_paper(side: int, comm: Any, tmp_path: Path) -> Non
     d, f, s = 12, 14, 7
     model = shapes(tmp_path, d * side, f * side)
     options = {"context": s * side - 1, "max_new_tokens": 2, "dtype": "float16"}
-    found = run(comm, model, side, False, **options)["result"]["layer_cycles"]["decode"]
+    counted = run(comm, model, side, False, **options)["result"]["layer_cycles"]["decode"]
     products = [(d, d)] * 3 + [(d, s), (s, d), (d, d), (d, f), (d, f), (f, d)]
     cycles = sum(vector(n, 0) + WSE2.loop_cycles + k * vector(n) for k, n in products)
     cycles += 2 * 2 * vector(d) + 2 * 2 * vector(d, 1)  # norms: squares and weights; their sum, and what divides them
@@ -138,7 +138,7 @@ def test_a_layer_of_decode_on_paper(side: int, comm: Any, tmp_path: Path) -> Non
         for numbers in (1, 3 * d, s, 1, 1, d, d, 1, 2 * f, d):
             words = -(-2 * numbers // 4)
             cycles += WSE2.collective_cycles + 2 * WSE2.alpha + WSE2.beta + 2 * words
-    assert found == pytest.approx(cycles)
+    assert counted == pytest.approx(cycles)
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -147,7 +147,7 @@ def test_a_layer_of_prefill_on_paper(comm: Any, tmp_path: Path) -> None:
     side, t, d, f = 5, 3, 4, 6
     model = shapes(tmp_path, d * side, f * side)
     report = run(comm, model, side, False, prompt_tokens=t * side, max_new_tokens=1, dtype="float16")
-    (phase,) = (one for one in report["phases"] if one["name"] == "prefill")
+    (phase,) = (phase for phase in report["phases"] if phase["name"] == "prefill")
     cores = side * side
     products = 8 * side * 2 * cores  # a tile of A and one of B each step
     aligning = 5 * (side // 2) * cores + (side // 2) * cores  # and the values

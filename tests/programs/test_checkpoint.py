@@ -74,20 +74,20 @@ def test_goes_on_as_if_nothing_had_happened(
         stop_after(patch, 2)
         generate(comm, mesh, checkpoint=state, **options)
     for at, ranks in enumerate(ranks_of):
-        some = comm.Split(comm.rank < ranks)
+        few = comm.Split(comm.rank < ranks)
         if comm.rank < ranks:
             if at == 0:
                 with monkeypatch.context() as patch, pytest.raises(Stopped):
                     stop_after(patch, 1)
-                    generate(some, mesh, checkpoint=state, resume=True, **options)
+                    generate(few, mesh, checkpoint=state, resume=True, **options)
             logits.unlink(missing_ok=True)
-            told = generate(some, mesh, checkpoint=state, resume=True, **options | {"every": NEW})  # keeps no more
+            report = generate(few, mesh, checkpoint=state, resume=True, **options | {"every": NEW})  # keeps no more
             if comm.rank == 0:
-                assert told["host"]["resumed_at_token"] == 4
-                assert outside_host(told) == outside_host(whole)
+                assert report["host"]["resumed_at_token"] == 4
+                assert outside_host(report) == outside_host(whole)
                 assert not rows or logits.read_bytes() == rows
         meet(comm)
-        some.Free()
+        few.Free()
 
 
 def kept_state(comm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, states: int = 1, **options: Any) -> str:
@@ -129,10 +129,10 @@ def test_goes_on_to_more_tokens_as_if_they_had_been_asked_for(comm: MPI.Intracom
     state = str(tmp_path / "state")
     generate(comm, mesh, checkpoint=state, **options)
     more = options | {"max_new_tokens": 19}
-    told = generate(comm, mesh, checkpoint=state, resume=True, **more)
-    assert told["host"]["resumed_at_token"] == 6
-    assert len(told["result"]["token_ids"]) == 19
-    assert outside_host(told) == outside_host(generate(comm, mesh, **more))
+    report = generate(comm, mesh, checkpoint=state, resume=True, **more)
+    assert report["host"]["resumed_at_token"] == 6
+    assert len(report["result"]["token_ids"]) == 19
+    assert outside_host(report) == outside_host(generate(comm, mesh, **more))
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -150,14 +150,14 @@ def test_a_state_with_all_the_tokens_is_told(
 def test_model_is_known_by_its_numbers_and_not_by_its_folder(
     comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, same, other = (
+    begun, same, other = (
         str(random_checkpoint(BASE, tmp_path / name, seed)) for name, seed in (("one", 1), ("same", 1), ("other", 2))
     )
-    state = kept_state(comm, tmp_path, monkeypatch, model=one)
+    state = kept_state(comm, tmp_path, monkeypatch, model=begun)
     with pytest.raises(UsageError, match="was begun with another model: give what it was begun with"):
         generate(comm, (2, 2), checkpoint=state, resume=True, model=other)
-    found = generate(comm, (2, 2), checkpoint=state, resume=True, model=same)
-    assert found["result"] == generate(comm, (2, 2), model=one)["result"]
+    report = generate(comm, (2, 2), checkpoint=state, resume=True, model=same)
+    assert report["result"] == generate(comm, (2, 2), model=begun)["result"]
 
 
 @pytest.mark.mpi(ranks=[2])
@@ -209,12 +209,12 @@ def test_a_state_is_kept_when_it_is_due(comm: MPI.Intracomm, tmp_path: Path, mon
 def test_resume_with_nothing_there_starts_at_the_beginning(comm: MPI.Intracomm, tmp_path: Path) -> None:
     """So that a batch job has one command, however often it is started."""
     state = str(Path(comm.bcast(str(tmp_path)), "state"))
-    told = generate(comm, (2, 2), checkpoint=state, resume=True)
+    first = generate(comm, (2, 2), checkpoint=state, resume=True)
     again = generate(comm, (2, 2), checkpoint=state, resume=True)
     whole = generate(comm, (2, 2))
     if comm.rank == 0:
-        assert (told["host"]["resumed_at_token"], again["host"]["resumed_at_token"]) == (0, 6)
-        assert outside_host(told) == outside_host(again) == outside_host(whole)
+        assert (first["host"]["resumed_at_token"], again["host"]["resumed_at_token"]) == (0, 6)
+        assert outside_host(first) == outside_host(again) == outside_host(whole)
 
 
 @pytest.mark.mpi(ranks=[1])

@@ -81,7 +81,7 @@ def make_model(comm: Any, folder: Path, name: str) -> Path:
         random_checkpoint(MODELS[model], folder / model, 3)
     elif comm.rank == 0 and model == "decomposed":
         source = find_model("llama-tiny")
-        ranks = {name: int(0.7 * one.most_rank) for name, one in read_config(source).matrices().items()}
+        ranks = {name: int(0.7 * matrix.most_rank) for name, matrix in read_config(source).matrices().items()}
         decompose(source, folder / model, ranks)
     meet(comm)
     return folder
@@ -101,35 +101,35 @@ def test_goes_on_as_if_nothing_had_happened(
     state = str(folder / "state")
     for at, ranks in enumerate((comm.size, 1, 2) if comm.size > 1 else (1, 1)):
         ranks = min(ranks, count)
-        some = comm.Split(comm.rank < ranks)
+        few = comm.Split(comm.rank < ranks)
         if comm.rank < ranks and at == 0:
-            whole = generate(some, folder, name, **more)
-            rows = logits.read_bytes() if some.rank == 0 and more else b""
-            some.Barrier()
+            whole = generate(few, folder, name, **more)
+            rows = logits.read_bytes() if few.rank == 0 and more else b""
+            few.Barrier()
             with monkeypatch.context() as patch, pytest.raises(Stopped):
                 stop_after(patch, 2)
-                generate(some, folder, name, checkpoint=state, **more)
+                generate(few, folder, name, checkpoint=state, **more)
         elif comm.rank < ranks:
             if at == 1:
                 with monkeypatch.context() as patch, pytest.raises(Stopped):
                     stop_after(patch, 1)
-                    generate(some, folder, name, checkpoint=state, resume=True, **more)
+                    generate(few, folder, name, checkpoint=state, resume=True, **more)
             logits.unlink(missing_ok=True)
-            some.Barrier()
-            told = generate(some, folder, name, checkpoint=state, resume=True, **more | {"every": NEW})
+            few.Barrier()
+            report = generate(few, folder, name, checkpoint=state, resume=True, **more | {"every": NEW})
             if comm.rank == 0:
-                assert told["host"]["resumed_at_token"] == 4
-                assert outside_host(told) == outside_host(whole)
+                assert report["host"]["resumed_at_token"] == 4
+                assert outside_host(report) == outside_host(whole)
                 assert not rows or logits.read_bytes() == rows
         meet(comm)
-        some.Free()
+        few.Free()
 
 
 @pytest.mark.mpi(ranks=[1])
 def test_spills_of_what_stays_are_in_a_state(comm: MPI.Intracomm, tmp_path: Path) -> None:
     """The run by that name spills before and after a state: otherwise it would be no test of it."""
-    told = generate(comm, tmp_path, "neuron, spills")
-    assert all(phase["spill_bytes"]["reloaded"] for phase in told["phases"])
+    report = generate(comm, tmp_path, "neuron, spills")
+    assert all(phase["spill_bytes"]["reloaded"] for phase in report["phases"])
 
 
 def kept_state(comm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Path:
@@ -162,10 +162,10 @@ def test_who_goes_on_stands_where_the_other_stood(
     state = kept_state(comm, make_model(comm, tmp_path, name), monkeypatch, name)
     restore = loop.restore
 
-    def restored(found: Any, machine: Any, engine: Any, *more: Any) -> None:
-        restore(found, machine, engine, *more)
-        told = json.loads(json.dumps(engine.describe()[0]))
-        assert told == {key: found.facts[key] for key in told}
+    def restored(loaded: Any, machine: Any, engine: Any, *more: Any) -> None:
+        restore(loaded, machine, engine, *more)
+        described = json.loads(json.dumps(engine.describe()[0]))
+        assert described == {key: loaded.facts[key] for key in described}
         raise Stopped
 
     monkeypatch.setattr(loop, "restore", restored)
@@ -212,9 +212,9 @@ def test_arm_cores_go_on_to_more_tokens_as_if_they_had_been_asked_for(
     """Caches grow as tokens come; NeuronCores and GPUs lay memory out for all of them, and refuse others."""
     folder, more = make_model(comm, tmp_path, name), {"max_new_tokens": 12}
     generate(comm, folder, name, checkpoint=str(folder / "state"))
-    told = generate(comm, folder, name, more, checkpoint=str(folder / "state"), resume=True)
-    assert told["host"]["resumed_at_token"] == 6
-    assert outside_host(told) == outside_host(generate(comm, folder, name, more))
+    report = generate(comm, folder, name, more, checkpoint=str(folder / "state"), resume=True)
+    assert report["host"]["resumed_at_token"] == 6
+    assert outside_host(report) == outside_host(generate(comm, folder, name, more))
 
 
 @pytest.mark.mpi(ranks=[1])

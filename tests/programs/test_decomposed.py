@@ -36,7 +36,7 @@ SOME = {
 
 def all_ranks(config: Config) -> dict[str, int]:
     """Of every matrix, all of them different, few of which divide."""
-    return {name: one.most_rank * 2 // 3 - at for at, (name, one) in enumerate(config.matrices().items())}
+    return {name: matrix.most_rank * 2 // 3 - at for at, (name, matrix) in enumerate(config.matrices().items())}
 
 
 def mlp_ranks(config: Config, rank: int) -> dict[str, int]:
@@ -56,19 +56,19 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def multiplied_out(folder: Path) -> tuple[Config, dict[str, np.ndarray]]:
     """The model without factors: each W^T = (U V)^T in float64."""
     config, weights = read_config(folder), load_weights(folder)
-    for one in config.matrices().values():
-        if one.rank is not None:
-            u, v = (weights.pop(factor.name + ".weight") for factor in one.factors())
-            weights[one.name + ".weight"] = v @ u
+    for matrix in config.matrices().values():
+        if matrix.rank is not None:
+            u, v = (weights.pop(factor.name + ".weight") for factor in matrix.factors())
+            weights[matrix.name + ".weight"] = v @ u
     return read_config(TINY), weights
 
 
 def check(comm: Any, model: Path, mesh: tuple[int, int], folder: Path, **options: Any) -> Any:
     """Every logit of prefill and decode, on one rank, against the reference; the report."""
-    report, found, ids = generated(comm, model, mesh, folder, PROMPT, NEW, dtype="float32", **options)
+    report, logits, ids = generated(comm, model, mesh, folder, PROMPT, NEW, dtype="float32", **options)
     for config, weights in ((read_config(model), load_weights(model)), multiplied_out(model)):
         expected = forward(config, weights, ids)
-        assert np.abs(found - expected).max() < 1e-3
+        assert np.abs(logits - expected).max() < 1e-3
         assert report["result"]["token_ids"] == expected[len(PROMPT) - 1 :].argmax(axis=1).tolist()
     return report
 
@@ -103,10 +103,10 @@ def test_the_logits_are_those_of_the_factors(
 @pytest.mark.parametrize("mesh", [(4, 4), (3, 5)], ids=str)
 def test_biases_come_after_the_second_factor(mesh: tuple[int, int], tmp_path: Path, comm: Any) -> None:
     """Of q, k and v in factors beside whole ones, and of an output."""
-    case = CASES["bias"] | {"low_rank": {"ranks": {f"{LAYERS}0.self_attn.{one}_proj": 11 for one in "qo"}}}
+    case = CASES["bias"] | {"low_rank": {"ranks": {f"{LAYERS}0.self_attn.{letter}_proj": 11 for letter in "qo"}}}
     model = random_checkpoint(case, tmp_path / "model", case_seed("bias"))
-    _, found, ids = generated(comm, model, mesh, tmp_path, [5, 6, 7, 40, 2], 4)
-    assert np.abs(found - forward(read_config(model), load_weights(model), ids)).max() < 1e-3
+    _, logits, ids = generated(comm, model, mesh, tmp_path, [5, 6, 7, 40, 2], 4)
+    assert np.abs(logits - forward(read_config(model), load_weights(model), ids)).max() < 1e-3
 
 
 @pytest.mark.mpi(ranks=[2, 3, 4, 6])
@@ -161,7 +161,7 @@ def test_a_generation_goes_on_from_a_state(tmp_path: Path, comm: Any) -> None:
 
 
 def decomposed(matrices: list[Matrix]) -> list[tuple[Matrix, int]]:
-    return [(one, one.rank) for one in matrices if one.rank is not None]
+    return [(matrix, matrix.rank) for matrix in matrices if matrix.rank is not None]
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -181,9 +181,9 @@ def test_what_lies_in_memory_are_the_bytes_of_the_factors(
         del weights
     for kind, folder in folders.items():
         saved = 0
-        for one, rank in decomposed([*read_config(folder).matrices().values()]):
+        for matrix, rank in decomposed([*read_config(folder).matrices().values()]):
             padded = -(-rank // 4) * 4
-            saved += one.rows * one.columns - padded * (one.rows + one.columns)
+            saved += matrix.rows * matrix.columns - padded * (matrix.rows + matrix.columns)
         assert 16 * (bytes_of["none"] - bytes_of[kind]) == 4 * saved
 
 
@@ -195,13 +195,16 @@ def test_products_are_tokens_times_rank_times_in_and_out(system: str, folders: d
     common = {"prompt_tokens": 8, "max_new_tokens": 4, "ignore_eos": True, "payload": False, "system": system}
     whole = run_program(comm, "llama", (4, 4), model=str(TINY), **common)
     for folder in folders.values():
-        found = run_program(comm, "llama", (4, 4), model=str(folder), **common)
+        report = run_program(comm, "llama", (4, 4), model=str(folder), **common)
         each = sum(
-            one.rows * one.columns - -(-rank // 4) * 4 * (one.rows + one.columns)
-            for one, rank in decomposed([*read_config(folder).matrices().values()])
+            matrix.rows * matrix.columns - -(-rank // 4) * 4 * (matrix.rows + matrix.columns)
+            for matrix, rank in decomposed([*read_config(folder).matrices().values()])
         )
         for phase, tokens in (("prefill", 8), ("decode", 3)):
-            macs = [next(one["macs"] for one in told["phases"] if one["name"] == phase) for told in (whole, found)]
+            macs = [
+                next(of_phase["macs"] for of_phase in each_report["phases"] if of_phase["name"] == phase)
+                for each_report in (whole, report)
+            ]
             assert macs[0] - macs[1] == tokens * each
 
 
@@ -234,19 +237,19 @@ def test_sums_of_decode_have_the_numbers_between_the_factors(names: tuple[str, .
     chosen = {name: rank for name, rank in chosen.items() if name.rpartition(".")[2].removesuffix("_proj") in names}
     model = decompose(TINY, tmp_path / "model", chosen)
     common = {"prompt_tokens": 4, "max_new_tokens": tokens + 1, "ignore_eos": True, "phases": 1, "head_groups": 1}
-    whole, found = (
+    whole, factored = (
         next(phase for phase in report["phases"] if phase["name"] == "decode")
         for report in (
             run_program(comm, "llama", (n, n), model=str(folder), payload=False, **common) for folder in (TINY, model)
         )
     )
     more, numbers = SUMS[names]
-    assert found["stages"] - whole["stages"] == tokens * config.layers * more * n * (n - 1)
-    hops, rest = divmod(found["hops"] - whole["hops"], tokens * config.layers * more)  # of one sum
+    assert factored["stages"] - whole["stages"] == tokens * config.layers * more * n * (n - 1)
+    hops, rest = divmod(factored["hops"] - whole["hops"], tokens * config.layers * more)  # of one sum
     assert rest == 0
     at_core = {name: rank // n for name, rank in ranks.items()}
     expected = 4 * hops * tokens * config.layers * numbers(at_core)
-    assert found["link_bytes"]["total"] - whole["link_bytes"]["total"] == expected
+    assert factored["link_bytes"]["total"] - whole["link_bytes"]["total"] == expected
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -256,8 +259,8 @@ def test_a_model_that_has_no_room_as_a_whole_has_it_in_factors(tmp_path: Path, c
     common = {"prompt_tokens": 4, "max_new_tokens": 2, "payload": False, "limits": {"core_memory": 80_000}}
     with pytest.raises(LimitError, match=r"layers\.\d+\.mlp"):
         run_program(comm, "llama", (4, 4), **common)
-    told = run_program(comm, "llama", (4, 4), model=str(small), **common)
-    assert told["measured"]["memory_bytes"]["max"] <= 80_000
+    report = run_program(comm, "llama", (4, 4), model=str(small), **common)
+    assert report["measured"]["memory_bytes"]["max"] <= 80_000
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -282,6 +285,8 @@ def test_a_ratio_by_shape_counts_what_a_folder_of_these_ranks_does(comm: Any, fo
         run_report(comm, "llama", (6, 3), payload=False, prompt_tokens=11, max_new_tokens=4, layers=2, **given)
         for given in ({"ratio": 0.2, "block": 16}, {"model": str(folders["mlp"])}, {})
     ]
-    by_ratio, of_folder, whole = ({name: one[name] for name in ("phases", "measured", "result")} for one in reports)
+    by_ratio, of_folder, whole = (
+        {name: report[name] for name in ("phases", "measured", "result")} for report in reports
+    )
     assert by_ratio == of_folder
     assert by_ratio["phases"][-1]["macs"] < whole["phases"][-1]["macs"]

@@ -25,12 +25,12 @@ def check(comm: Any, way: DispatchWay, axis: str, moves: PieceMoves, room: int, 
     own = low + np.arange(block.lead[1 if axis == "x" else 0])
     pieces = (own[:, None] * PLACES + np.arange(PLACES))[..., None].repeat(2, axis=-1).astype(np.float32)
     tiles = np.broadcast_to(pieces[None] if axis == "x" else pieces[:, None], (*block.lead, PLACES, 2)).copy()
-    found = carry(block, way, axis, tiles, moves, room)
+    carried = carry(block, way, axis, tiles, moves, room)
     right = np.zeros((N, room), np.float32)
     right[moves.to_core, moves.to_place] = moves.core * PLACES + moves.place
     if payload:
         right = right[own][..., None]
-        assert (found == (right[None] if axis == "x" else right[:, None])).all()
+        assert (carried == (right[None] if axis == "x" else right[:, None])).all()
     return measured(block)
 
 

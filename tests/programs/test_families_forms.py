@@ -17,7 +17,7 @@ from meshrt.models.quantize.model import quantize, read_model, statistics
 from meshrt.models.quantize.sizes import CodeScheme
 from meshrt.models.reference import forward, load_weights
 
-TEXTS = [[int(one) for one in np.random.default_rng(at).integers(3, 67, 40)] for at in range(3)]
+TEXTS = [[int(number) for number in np.random.default_rng(at).integers(3, 67, 40)] for at in range(3)]
 FORMS = ("whole", "factored", "mixed", "coded")
 SHORT = [("gpt2", "factored"), ("gemma3", "mixed"), ("phi3", "coded")]
 EVERY = [(name, form) for name in CASES for form in FORMS[1:]]
@@ -32,8 +32,8 @@ def made(name: str, form: str, folder: Path, **changes: Any) -> tuple[Path, Conf
         quantize(base, out, CodeScheme("rtn", 4, 32, True, 16), {}, 1, statistics(*read_model(base)))
     else:
         ranks = {
-            one: max(1, int(0.6 * matrix.most_rank)) - at % 2
-            for at, (one, matrix) in enumerate(read_config(base).matrices().items())
+            matrix_name: max(1, int(0.6 * matrix.most_rank)) - at % 2
+            for at, (matrix_name, matrix) in enumerate(read_config(base).matrices().items())
             if form == "factored" or at % 3 != 1
         }
         compress(base, out, ranks, "svd", TEXTS, {"method": "svd"})
@@ -105,9 +105,9 @@ def test_nor_on_neuron_cores(name: str, tmp_path: Path, comm: Any) -> None:
     comm.Barrier()
 
     def run(ranks: Any) -> Any:
-        told = run_on_cores(
+        report = run_on_cores(
             ranks, "llama", 2, model=str(folder / "base"), prompt_ids="5,9,7,4,3,8", max_new_tokens=4, ignore_eos=True
         )
-        return ranks.bcast(told and {key: value for key, value in told.items() if key != "host"})
+        return ranks.bcast(report and {key: value for key, value in report.items() if key != "host"})
 
     assert run(comm) == on_one_rank(comm, run)

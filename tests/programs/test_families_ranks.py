@@ -53,17 +53,17 @@ def check(name: str, machine: str, form: str, folder: Path, comm: Any) -> None:
 
     def run(ranks: Any) -> tuple[Any, Any]:
         if machine == "gpu":
-            told = run_gpus(new_gpus(8, ranks), model, "llama", scheme="dense", **given)
+            report = run_gpus(new_gpus(8, ranks), model, "llama", scheme="dense", **given)
         elif machine == "neuron":
-            told = run_on_cores(ranks, "llama", 8, model=str(model), **given)
+            report = run_on_cores(ranks, "llama", 8, model=str(model), **given)
         else:
-            told = run_on_arm(ranks, "llama", cores=8, model=str(model), **given)
-        told = ranks.bcast(told and {key: value for key, value in told.items() if key != "host"})
-        return told, ranks.bcast(written.read_bytes() if ranks.rank == 0 else None)
+            report = run_on_arm(ranks, "llama", cores=8, model=str(model), **given)
+        report = ranks.bcast(report and {key: value for key, value in report.items() if key != "host"})
+        return report, ranks.bcast(written.read_bytes() if ranks.rank == 0 else None)
 
-    found = run(comm)
-    assert found == on_one_rank(comm, run)
+    together = run(comm)
+    assert together == on_one_rank(comm, run)
     if machine != "arm" and comm.rank == 0:
-        config, every = read_config(model, quantized=True), [*ids, *found[0]["result"]["token_ids"][:-1]]
+        config, every = read_config(model, quantized=True), [*ids, *together[0]["result"]["token_ids"][:-1]]
         truth = forward(config, load_weights(model, config=config), every)
         assert np.abs(np.load(written) - truth).max() < 1e-3

@@ -31,15 +31,15 @@ def multiply(block: Block, a: np.ndarray, b: np.ndarray, transpose: bool) -> np.
     ]
     with interleaved_rings(block) as rings:
         c = (meshgemm_t if transpose else meshgemm)(block, rings, *tiles)
-    found: np.ndarray = block.control.bcast(gather(block, c, (len(a), b.shape[0 if transpose else 1])))
-    return found
+    product: np.ndarray = block.control.bcast(gather(block, c, (len(a), b.shape[0 if transpose else 1])))
+    return product
 
 
-def assert_product(found: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+def assert_product(product: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
     """Within what K additions in float32 can lose, number by number, of the product in float64."""
     a, b = a.astype(np.float64), b.astype(np.float64)
-    assert found.dtype == np.float32
-    assert (np.abs(found - a @ b) <= (a.shape[1] + 1) * 2.0**-24 * (np.abs(a) @ np.abs(b))).all()
+    assert product.dtype == np.float32
+    assert (np.abs(product - a @ b) <= (a.shape[1] + 1) * 2.0**-24 * (np.abs(a) @ np.abs(b))).all()
 
 
 # ---------------------------------------------------------------------------------------------------------- results
@@ -53,8 +53,8 @@ def assert_product(found: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
 def test_the_product_is_numpys(mesh: tuple[int, int], sizes: tuple[int, int, int], transpose: bool, comm):
     m, k, n = sizes
     a, b = (draw() for draw in random_matrices(1, (m, k), (n, k) if transpose else (k, n), "float32"))
-    found = multiply(new_block(comm, mesh), a, b, transpose)
-    assert_product(found, a, b.T if transpose else b)
+    product = multiply(new_block(comm, mesh), a, b, transpose)
+    assert_product(product, a, b.T if transpose else b)
 
 
 @pytest.mark.mpi(ranks=RANKS)
@@ -97,9 +97,9 @@ def test_the_program_reports_its_error_against_float64(transpose: bool, comm):
     options = {"m": 20, "k": 30, "n": 10, "transpose_b": transpose, "seed": 5}
     result = run_report(comm, "gemm", (3, 3), **options)["result"]
     a, b = (draw() for draw in random_matrices(5, (20, 30), (10, 30) if transpose else (30, 10), "float32"))
-    found = multiply(new_block(comm, (3, 3)), a, b, transpose)
+    product = multiply(new_block(comm, (3, 3)), a, b, transpose)
     exact = a.astype(np.float64) @ (b.T if transpose else b).astype(np.float64)
-    worst = np.abs(found - exact).max()
+    worst = np.abs(product - exact).max()
     assert result == {"max_abs_error": worst, "max_rel_error": worst / np.abs(exact).max()}
     assert 0 < worst < 1e-4
 
@@ -116,12 +116,12 @@ def expected_counts(width: int, height: int) -> dict[str, int]:
     round; with several, one tile each way over each of N - 1 links.
     """
     places = lcm(width, height)
-    found = {"hops": 0, "messages": 0}
+    counts = {"hops": 0, "messages": 0}
     for n, lines in ((width, height), (height, width)):
         shifts = places**2 // 4 + (places - 1) * lines
-        found["hops"] += shifts * 2 * (n - 1)
-        found["messages"] += shifts * (2 * (n - 1) if places > n or n == 1 else n)
-    return found
+        counts["hops"] += shifts * 2 * (n - 1)
+        counts["messages"] += shifts * (2 * (n - 1) if places > n or n == 1 else n)
+    return counts
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -198,7 +198,7 @@ def test_random_matrices_are_drawn_one_after_the_other_each_time() -> None:
 @pytest.mark.mpi(ranks=[1, 4])
 def test_plans_that_are_used_once_are_not_kept(comm):
     """Each step of aligning has lines of its own; what is the same on any line stays, and so do results and times."""
-    whole, told = np.random.default_rng(0).standard_normal((17, 17), np.float32), []
+    whole, results = np.random.default_rng(0).standard_normal((17, 17), np.float32), []
     for once in (False, True):
         block = new_block(comm, (6, 6), "wse2")
         cut = square(block.mesh)
@@ -208,8 +208,8 @@ def test_plans_that_are_used_once_are_not_kept(comm):
             channels = [channel for ring in (rings.back_x, rings.back_y) for channel, _ in ring.channels]
             kept = [entry for channel in channels for entry in channel.cache.values() if isinstance(entry, Prepared)]
             assert not kept if once else len(kept) > 1
-        told.append((c.tobytes(), block.clock.state.tobytes(), measured(block)["hops"]))
-    assert told[0] == told[1]
+        results.append((c.tobytes(), block.clock.state.tobytes(), measured(block)["hops"]))
+    assert results[0] == results[1]
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -221,8 +221,8 @@ def test_a_wrong_number_is_found_in_any_row(row: int, comm) -> None:
     expected = a.astype(np.float64) @ b.astype(np.float64)
     product = expected.copy()
     product[row, 1] += 1000
-    found = compare(block, product, lambda: a, lambda: b)
+    errors = compare(block, product, lambda: a, lambda: b)
     worst, largest = float(np.abs(product - expected).max()), float(np.abs(expected).max())
-    assert found == {"max_abs_error": worst, "max_rel_error": worst / largest}
+    assert errors == {"max_abs_error": worst, "max_rel_error": worst / largest}
     product[row, 1] = np.nan
     assert np.isnan(compare(block, product, lambda: a, lambda: b)["max_abs_error"])

@@ -74,12 +74,14 @@ def test_reports_are_those_of_one_rank_and_those_without_payloads(algorithm: str
         def run(ranks: Any, mesh: tuple[int, int] = mesh, options: dict[str, Any] = options) -> dict[str, Any]:
             return run_report(ranks, "gemm", mesh, SLOW, **options)
 
-        here, alone = run(comm), on_one_rank(comm, run)
-        assert_right(here, 11, 14, 9)
-        assert {key: here[key] for key in here if key != "host"} == {key: alone[key] for key in alone if key != "host"}
+        together, alone = run(comm), on_one_rank(comm, run)
+        assert_right(together, 11, 14, 9)
+        assert {key: together[key] for key in together if key != "host"} == {
+            key: alone[key] for key in alone if key != "host"
+        }
         none = run_report(comm, "gemm", mesh, SLOW, payload=False, **options)
-        assert none["measured"] == here["measured"]
-        assert none["host"]["packets"] == here["host"]["packets"]
+        assert none["measured"] == together["measured"]
+        assert none["host"]["packets"] == together["host"]["packets"]
 
 
 # ---------------------------------------------------------------------------------------------------------- counts
@@ -107,12 +109,12 @@ def broadcasts(mesh: tuple[int, int], segments: tuple[int, int]) -> dict[str, in
     A tile crosses every link of its line once. Ends of segments with another one behind them relay it, in either
     direction from its source.
     """
-    found = {"hops": 0, "stages": 0}
+    counts = {"hops": 0, "stages": 0}
     for n, longest, lines in ((mesh[0], segments[0], mesh[1]), (mesh[1], segments[1], mesh[0])):
-        found["hops"] += lines * n * (n - 1)
+        counts["hops"] += lines * n * (n - 1)
         inner = cut(n, longest)[1:-1]  # both cores at an inner bound relay, but not what is their own
-        found["stages"] += lines * len(inner) * (n - 2)
-    return found
+        counts["stages"] += lines * len(inner) * (n - 2)
+    return counts
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -291,31 +293,31 @@ def test_a_part_of_summas_steps_stands_for_all_of_them(
         sizes = dict.fromkeys("mkn", 3 * n)
         return run_report(comm, "gemm", (n, n), "wse2", payload=False, **options, **sizes, steps_run=steps_run)
 
-    some, every = run(comm, 1), run(comm, None)
-    part, whole = some["measured"], every["measured"]
-    assert some["host"]["packets"] < every["host"]["packets"] or comm.size == 1
+    part_of_them, every = run(comm, 1), run(comm, None)
+    part, whole = part_of_them["measured"], every["measured"]
+    assert part_of_them["host"]["packets"] < every["host"]["packets"] or comm.size == 1
     for key in ("macs", "messages", "hops", "memory_bytes", "route_entries"):
         assert part[key] == whole[key]
     assert part["link_bytes"]["total"] == whole["link_bytes"]["total"]
     assert part["stages"] == pytest.approx(whole["stages"], rel=0.02)
     assert part["critical_path"]["cycles"] == pytest.approx(whole["critical_path"]["cycles"], rel=0.03)
-    assert (some["kinds"]["measured.hops"], every["kinds"]["measured.hops"]) == ("extrapolated", "counted")
+    assert (part_of_them["kinds"]["measured.hops"], every["kinds"]["measured.hops"]) == ("extrapolated", "counted")
     alone = on_one_rank(comm, partial(run, steps_run=1))
-    assert {**alone, "host": None} == {**some, "host": None}
+    assert {**alone, "host": None} == {**part_of_them, "host": None}
 
 
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize("how", [{}, {"algorithm": "cannon"}, {"lockstep": True}, {"transpose_b": True}], ids=str)
 def test_the_first_steps_of_rings_stand_for_all_of_them(how: dict[str, Any], comm: Any) -> None:
-    some, every = (
+    part_of_them, every = (
         run_report(comm, "gemm", (16, 16), "wse2", payload=False, m=48, k=32, n=64, steps_run=steps_run, **how)
         for steps_run in (4, None)
     )
     for key in ("macs", "messages", "hops", "stages", "link_bytes"):
-        assert some["measured"][key] == every["measured"][key]
-    cycles = [report["measured"]["critical_path"]["cycles"] for report in (some, every)]
+        assert part_of_them["measured"][key] == every["measured"][key]
+    cycles = [report["measured"]["critical_path"]["cycles"] for report in (part_of_them, every)]
     assert cycles[0] == pytest.approx(cycles[1], rel=5e-4)
-    assert some["kinds"]["measured.hops"] == "extrapolated"
+    assert part_of_them["kinds"]["measured.hops"] == "extrapolated"
 
 
 @pytest.mark.all
@@ -326,12 +328,12 @@ def test_so_it_does_on_more_cores(lockstep: bool, segment: int | None, comm: Any
     """Tiles of 3 x 3 on 96 x 96 cores; on 128 x 128 it is within 0.7 %."""
     options = {"algorithm": "summa", "segment": segment, "lockstep": lockstep, "dtype": "float16"}
     options |= dict.fromkeys("mkn", 96 * 3)
-    some, every = (
+    part_of_them, every = (
         run_report(comm, "gemm", (96, 96), "wse2", payload=False, **options, steps_run=steps_run)["measured"]
         for steps_run in (1, None)
     )
-    assert some["hops"] == every["hops"]
-    assert some["critical_path"]["cycles"] == pytest.approx(every["critical_path"]["cycles"], rel=0.015)
+    assert part_of_them["hops"] == every["hops"]
+    assert part_of_them["critical_path"]["cycles"] == pytest.approx(every["critical_path"]["cycles"], rel=0.015)
 
 
 @pytest.mark.mpi(ranks=[1, 4])
@@ -340,12 +342,12 @@ def test_whoever_few_cores_wait_for_ramps_go_to_the_same_heads(
     mesh: tuple[int, int], comm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Relays are few of the cores that get a packet. Looking at them alone, or at all, finds the same times."""
-    found = []
+    reports = []
     for few in (0, ramps.FEW, 10**9):
         monkeypatch.setattr(ramps, "FEW", few)
         options: dict[str, Any] = {"algorithm": "summa", "segment": 3, "m": 48, "k": 24, "n": 72, "payload": False}
-        found.append(run_report(comm, "gemm", mesh, "wse2", **options)["measured"])
-    assert found[0] == found[1] == found[2]
+        reports.append(run_report(comm, "gemm", mesh, "wse2", **options)["measured"])
+    assert reports[0] == reports[1] == reports[2]
 
 
 # ----------------------------------------------------------------------------------------------------------- options

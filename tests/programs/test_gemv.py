@@ -45,14 +45,14 @@ def test_the_program_is_numpys_product_with_the_trees_counts(axis: str, phases: 
     n, lines = MESH if axis == "x" else MESH[::-1]
     report = run_report(comm, "gemv", MESH, axis=axis, phases=phases, k=45, n=31)
     assert report["result"]["max_rel_error"] < 1e-6
-    found = report["measured"]
-    assert found["stages"] == lines * (n - 1), "every core but one sends its sum, which is added once"
-    assert found["hops"] == lines * (tree_hops(n, phases) + n - 1), "there and, by multicast, back"
-    assert found["messages"] == lines * n
+    counted = report["measured"]
+    assert counted["stages"] == lines * (n - 1), "every core but one sends its sum, which is added once"
+    assert counted["hops"] == lines * (tree_hops(n, phases) + n - 1), "there and, by multicast, back"
+    assert counted["messages"] == lines * n
     kt, nt = -(-45 // n), -(-31 // lines)
-    assert found["macs"] == n * lines * kt * nt
-    assert found["memory_bytes"]["max"] == 4 * (kt * nt + kt + nt + nt), "B, x, y, and the sum that comes in"
-    assert found["route_entries"]["max"] <= 2 * phases + 1
+    assert counted["macs"] == n * lines * kt * nt
+    assert counted["memory_bytes"]["max"] == 4 * (kt * nt + kt + nt + nt), "B, x, y, and the sum that comes in"
+    assert counted["route_entries"]["max"] <= 2 * phases + 1
 
 
 @pytest.mark.mpi(ranks=[1])

@@ -52,9 +52,9 @@ def options(name: str, path: Path) -> dict[str, Any]:
 
 def check(name: str, path: Path) -> None:
     want = ReferenceEvaluator(GRAPHS[name]()).run(None, feeds(name))
-    with np.load(path / "out.npz") as found:
-        for output, one in zip(("y", "z"), want, strict=False):
-            np.testing.assert_allclose(found[output], one, atol=2e-6)
+    with np.load(path / "out.npz") as written:
+        for output, expected in zip(("y", "z"), want, strict=False):
+            np.testing.assert_allclose(written[output], expected, atol=2e-6)
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -70,10 +70,10 @@ def test_the_mesh_computes_what_onnx_says(name: str, mesh: tuple[int, int], comm
 @pytest.mark.parametrize("name", GRAPHS)
 def test_any_number_of_ranks_gives_the_same_bits(name: str, comm: Any, tmp_path_factory: Any) -> None:
     path = comm.bcast(tmp_path_factory.mktemp("graph") if comm.rank == 0 else None)
-    asked = comm.bcast(options(name, path) if comm.rank == 0 else None)
+    arguments = comm.bcast(options(name, path) if comm.rank == 0 else None)
 
     def run(ranks: Any) -> Any:
-        report = run_report(ranks, "graph", (6, 5), **asked)
+        report = run_report(ranks, "graph", (6, 5), **arguments)
         written = ranks.bcast({**np.load(path / "out.npz")} if ranks.rank == 0 else None)
         return {key: value for key, value in report.items() if key != "host"}, {
             name: array.tobytes() for name, array in written.items()
@@ -86,15 +86,15 @@ def test_any_number_of_ranks_gives_the_same_bits(name: str, comm: Any, tmp_path_
 @pytest.mark.parametrize("name", GRAPHS)
 def test_arm_cores_compute_what_onnx_says(name: str, comm: Any, tmp_path_factory: Any) -> None:
     path = comm.bcast(tmp_path_factory.mktemp("graph") if comm.rank == 0 else None)
-    asked = comm.bcast(options(name, path) if comm.rank == 0 else None)
-    report = run_on_arm(comm, "graph", 5, **asked)
+    arguments = comm.bcast(options(name, path) if comm.rank == 0 else None)
+    report = run_on_arm(comm, "graph", 5, **arguments)
     if comm.rank == 0:
         check(name, path)
-        told = {key: value for key, value in report.items() if key != "host"}
-    shapes = run_on_arm(comm, "graph", 5, payload=False, **asked | {"outputs": None})
-    one = on_one_rank(comm, lambda ranks: run_on_arm(ranks, "graph", 5, **asked))
+        on_ranks = {key: value for key, value in report.items() if key != "host"}
+    shapes = run_on_arm(comm, "graph", 5, payload=False, **arguments | {"outputs": None})
+    on_one = on_one_rank(comm, lambda ranks: run_on_arm(ranks, "graph", 5, **arguments))
     if comm.rank == 0:
-        assert told == {key: value for key, value in one.items() if key != "host"}
+        assert on_ranks == {key: value for key, value in on_one.items() if key != "host"}
         assert shapes["measured"] == report["measured"]
 
 
@@ -127,9 +127,9 @@ def test_products_alternate_the_axes(count: int, comm: Any, tmp_path: Path) -> N
 def test_by_shape_counts_are_those_with_numbers(comm: Any, tmp_path: Path) -> None:
     for name in GRAPHS:
         (tmp_path / name).mkdir()
-        asked = options(name, tmp_path / name)
+        arguments = options(name, tmp_path / name)
         with_numbers, without = (
-            run_report(comm, "graph", (5, 3), payload=payload, **asked | {"outputs": None})["measured"]
+            run_report(comm, "graph", (5, 3), payload=payload, **arguments | {"outputs": None})["measured"]
             for payload in (True, False)
         )
         assert with_numbers == without
@@ -140,8 +140,8 @@ def test_truth_values_can_be_what_comes_out(comm: Any, tmp_path: Path) -> None:
     b = Builder()
     b("Less", "x", np.zeros(1, np.float32), name="y")
     model = b.model({"x": (FLOAT, [3, 13])}, {"y": (TensorProto.BOOL, [3, 13])})
-    asked = {"model": str(folder(model, tmp_path)), "seed": 1}
-    for report in (run_report(comm, "graph", (2, 2), **asked), run_on_arm(comm, "graph", 3, **asked)):
+    arguments = {"model": str(folder(model, tmp_path)), "seed": 1}
+    for report in (run_report(comm, "graph", (2, 2), **arguments), run_on_arm(comm, "graph", 3, **arguments)):
         assert report["result"]["max_abs_error"] == 0
 
 
@@ -151,12 +151,12 @@ def test_what_is_no_number_in_both_is_no_error(comm: Any, tmp_path: Path) -> Non
     b = Builder()
     b("Log", "x", name="y")
     model = b.model({"x": (FLOAT, [3, 13])}, {"y": (FLOAT, [3, 13])})
-    asked = {"model": str(folder(model, tmp_path)), "seed": 1}
-    for report in (run_report(comm, "graph", (2, 2), **asked), run_on_arm(comm, "graph", 3, **asked)):
+    arguments = {"model": str(folder(model, tmp_path)), "seed": 1}
+    for report in (run_report(comm, "graph", (2, 2), **arguments), run_on_arm(comm, "graph", 3, **arguments)):
         assert 0 < report["result"]["max_abs_error"] < 1e-6
     feeds_ = {"x": np.float32([[-1.0, 2.0]])}
     for y, error in (([[np.nan, math.log(2)]], 0), ([[0, math.log(2)]], None), ([[np.nan, np.inf]], None)):
-        graph = read_graph(Path(asked["model"]))
+        graph = read_graph(Path(arguments["model"]))
         assert told(graph, feeds_, {"y": np.array(y)}, None)["max_abs_error"] == error
 
 
@@ -170,19 +170,19 @@ def test_weights_that_do_not_fit_are_refused(comm: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.mpi(ranks=[1])
-@pytest.mark.parametrize("asked, message", [
+@pytest.mark.parametrize("arguments, message", [
     ({}, "size 'batch'"), ({"sizes": "batch"}, "--sizes batch"), ({"sizes": "batch=0"}, "--sizes batch=0"),
     ({"sizes": "batch=3", "inputs": "in.npz"}, "'x' is"), ({"sizes": "batch=3", "inputs": "m.onnx"}, "cannot be read"),
     ({"model": None}, "--model is missing"), ({"model": "."}, "has no graph.json"),
 ])  # fmt: skip
-def test_what_is_asked_wrong_is_refused(asked: Any, message: str, comm: Any, tmp_path: Path) -> None:
+def test_what_is_asked_wrong_is_refused(arguments: Any, message: str, comm: Any, tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", x=np.zeros((3, 12), np.float32))
-    asked = {"model": str(folder(mlp(), tmp_path))} | asked
+    arguments = {"model": str(folder(mlp(), tmp_path))} | arguments
     for key in ("inputs", "model"):
-        if asked.get(key) in ("in.npz", "m.onnx", "."):
-            asked[key] = str(tmp_path / asked[key])
+        if arguments.get(key) in ("in.npz", "m.onnx", "."):
+            arguments[key] = str(tmp_path / arguments[key])
     with pytest.raises((UsageError, ModelError), match=message):
-        run_report(comm, "graph", (2, 2), **asked)
+        run_report(comm, "graph", (2, 2), **arguments)
 
 
 @pytest.mark.parametrize("change, message", [
@@ -210,5 +210,5 @@ def test_a_number_that_is_none_is_no_warning(tmp_path: Path) -> None:
     signals = np.full((3, 4), 0x7FA00000, np.uint32).view(np.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        (found,) = run_graph(graph, {"x": signals}).values()
-    assert found.shape == (3, 5) and np.isnan(found).all()
+        (output,) = run_graph(graph, {"x": signals}).values()
+    assert output.shape == (3, 5) and np.isnan(output).all()

@@ -25,14 +25,14 @@ def by_hand(experts: np.ndarray, mesh: tuple[int, int], grid: tuple[int, int], c
     """
     (width, height), (columns, rows) = mesh, grid
     sides = np.lcm(width // columns, height // rows)
-    each, found = -(-capacity // sides), np.zeros((height, height), np.int64)
+    each, moved = -(-capacity // sides), np.zeros((height, height), np.int64)
     tile_rows, at_home = sides // (height // rows), -(-len(experts) // height)
     for number in range(experts.max() + 1):
         row = number % (columns * rows) // columns
         for at, token in enumerate(np.flatnonzero((experts == number).any(axis=1))):
             to = row * (height // rows) + at % (sides * each) // each // tile_rows
-            found[token // at_home, to] += 1
-    return found
+            moved[token // at_home, to] += 1
+    return moved
 
 
 def run(
@@ -47,13 +47,13 @@ def run(
         seen.append(choice.experts.reshape(-1, w.top))
         return choice
 
-    def told(block: Any, heat: Any) -> Any:
+    def told_and_kept(block: Any, heat: Any) -> Any:
         heats.append(heat)
         return own(block, heat)
 
     own = region_side.told
     patch.setattr(prompt_side, "choose_for_prompt", choose)
-    patch.setattr(region_side, "told", told)
+    patch.setattr(region_side, "told", told_and_kept)
     report = run_program(
         comm, "llama", (4, 4), model=str(random_moe(name, folder / "m")), prompt_ids=",".join(map(str, IDS[name][:12])),
         max_new_tokens=1, **options,
@@ -100,22 +100,22 @@ def test_the_hottest_and_the_coldest_are_told(
             links = {(PORT_NAMES[port], x, y): int(heat.links[part][port, y, x]) for port, y, x in np.ndindex(4, 4, 4)}
             rows = np.arange(4)
             pairs = {
-                (int(one), int(other)): int(heat.pairs[part][one, other])
-                for one in rows
+                (int(row), int(other)): int(heat.pairs[part][row, other])
+                for row in rows
                 for other in rows
-                if one != other
+                if row != other
             }
-            told = layer[part]
-            for found, every, count, name in (
-                (told["links"], links, 48, lambda end: (end["port"], *end["core"])),
-                (told["pairs"], pairs, 12, lambda end: (end["from_row"], end["to_row"])),
+            of_part = layer[part]
+            for shown, every, count, name in (
+                (of_part["links"], links, 48, lambda end: (end["port"], *end["core"])),
+                (of_part["pairs"], pairs, 12, lambda end: (end["from_row"], end["to_row"])),
             ):
-                some = [nbytes for nbytes in every.values() if nbytes]
-                assert found["hottest"]["bytes"] == max(some) == every[name(found["hottest"])]
-                assert found["coldest"]["bytes"] == min(some) == every[name(found["coldest"])]
-                assert found["unused"] == count - len(some)
-                assert found["mean_bytes"] == sum(some) / count
-                assert found["imbalance"] == max(some) / (sum(some) / count)
+                used = [nbytes for nbytes in every.values() if nbytes]
+                assert shown["hottest"]["bytes"] == max(used) == every[name(shown["hottest"])]
+                assert shown["coldest"]["bytes"] == min(used) == every[name(shown["coldest"])]
+                assert shown["unused"] == count - len(used)
+                assert shown["mean_bytes"] == sum(used) / count
+                assert shown["imbalance"] == max(used) / (sum(used) / count)
             total += sum(links.values())
     routed = sum(map(sum, said["tokens"])) * 36 * 4 * 2  # there and back
     assert said["link_bytes_per_routed_byte"] == total / routed

@@ -46,9 +46,9 @@ def number(block: Block, value: int, shape: tuple[int, ...]) -> np.ndarray:
 
 def assert_in_order(cache: TokenCache) -> None:
     """From north to south the rows hold tokens 0, 1, 2, ... and every core the tiles of its own column."""
-    found = np.concatenate(tokens(cache))
-    columns = np.arange(found.shape[1]).reshape(1, -1, *(1,) * (found.ndim - 2)) / 128
-    assert (found == np.arange(len(found)).reshape(-1, *(1,) * (found.ndim - 1)) + columns).all()
+    held = np.concatenate(tokens(cache))
+    columns = np.arange(held.shape[1]).reshape(1, -1, *(1,) * (held.ndim - 2)) / 128
+    assert (held == np.arange(len(held)).reshape(-1, *(1,) * (held.ndim - 1)) + columns).all()
 
 
 @pytest.mark.mpi(ranks=RANKS)
@@ -159,9 +159,9 @@ def test_a_full_row_is_refused_with_its_name_and_core(comm):
     peak = report["measured"]["memory_bytes"]["max"]
     assert report["result"]["bytes_per_token"] == 1024
     block = new_block(comm, (4, 4), core_memory=peak)
-    what = r"'(KV cache|token in flight)' asks for \d+ bytes, \d+ are in use"
+    message = r"'(KV cache|token in flight)' asks for \d+ bytes, \d+ are in use"
     with (
-        pytest.raises(LimitError, match=rf"core \(0, 3\): {what}, the limit is {peak} "),
+        pytest.raises(LimitError, match=rf"core \(0, 3\): {message}, the limit is {peak} "),
         kv_cache(block, (4, 2, 4, 16), 99, "float16") as cache,
     ):
         for at in range(99):
@@ -272,9 +272,9 @@ def test_a_refused_token_changes_nothing_on_any_rank(policy: Policy, comm):
             append(cache, number(block, at, (8,)))
             balance(cache)
         held, state, hops = cache.held.copy(), block.clock.state.copy(), block.counters.hops
-        told = refusal(cache)
-        assert told is not None and "128 are in use, the limit is 140" in told
-        assert comm.allgather(told) == [told] * comm.size
+        reason = refusal(cache)
+        assert reason is not None and "128 are in use, the limit is 140" in reason
+        assert comm.allgather(reason) == [reason] * comm.size
         assert (cache.held.tolist(), block.counters.hops) == (held.tolist(), hops)
         assert (block.clock.state == state).all()
         row = 0 if policy == "roundrobin" else MESH[1] - 1
@@ -326,8 +326,8 @@ def test_a_row_that_only_gets_a_token_from_below_can_refuse_it(comm):
         north = np.zeros((MESH[1], MESH[0]), np.int64)
         north[0] = 100 - 8 - 2 * 4
         with block.memory.hold("something else", own(block, north)):
-            told = refusal(cache)
-        assert told is not None and "'next token of the KV cache' asks for" in told and ", 0)" in told
+            reason = refusal(cache)
+        assert reason is not None and "'next token of the KV cache' asks for" in reason and ", 0)" in reason
         assert refusal(cache) is None
 
 
@@ -348,8 +348,8 @@ def filled(comm: Any, mesh: tuple[int, int], policy: str, payload: bool = True, 
 def test_shift_holds_the_rows_times_what_concat_holds(mesh: tuple[int, int], reserved: int, comm):
     height = mesh[1]
     each = (9 * 1024 - reserved) // 1024  # tokens that fit beside what is reserved
-    found = {policy: filled(comm, mesh, policy, reserved=reserved) for policy in ("shift", "concat", "roundrobin")}
-    results = {policy: report["result"] for policy, report in found.items()}
+    reports = {policy: filled(comm, mesh, policy, reserved=reserved) for policy in ("shift", "concat", "roundrobin")}
+    results = {policy: report["result"] for policy, report in reports.items()}
     assert results["concat"]["rows"] == [0] * (height - 1) + [each]
     assert results["roundrobin"]["rows"] == results["shift"]["rows"] == [each] * height
     assert [results[policy]["tokens"] for policy in results] == [height * each, each, height * each]
@@ -359,7 +359,7 @@ def test_shift_holds_the_rows_times_what_concat_holds(mesh: tuple[int, int], res
         assert result["every_token_once"] is True
         assert result["in_order"] is (policy != "roundrobin")
         counts = COUNTS if policy == "shift" else 0
-        assert found[policy]["measured"]["memory_bytes"]["max"] == reserved + each * 1024 + counts
+        assert reports[policy]["measured"]["memory_bytes"]["max"] == reserved + each * 1024 + counts
     # Figures of balance, from what was appended when.
     concat, shift = results["concat"], results["shift"]
     assert concat["tokens_over_mean"] == concat["work_over_mean"] == concat["busiest_row_over_mean"] == height
@@ -415,7 +415,7 @@ def test_a_column_stands_for_a_mesh_of_columns_that_are_alike(comm):
 
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize(
-    ("device", "options", "what"),
+    ("device", "options", "message"),
     [
         ("wse2", {"tokens": 3, "until_full": True}, "--tokens and --until-full"),
         ("ideal", {"until_full": True}, "--core-memory"),
@@ -425,8 +425,8 @@ def test_a_column_stands_for_a_mesh_of_columns_that_are_alike(comm):
         ("wse2", {"columns": 0}, "--columns is 0"),
     ],
 )
-def test_what_makes_no_sense_is_a_usage_error(device: str, options: dict[str, Any], what: str, comm):
-    with pytest.raises(UsageError, match=what):
+def test_what_makes_no_sense_is_a_usage_error(device: str, options: dict[str, Any], message: str, comm):
+    with pytest.raises(UsageError, match=message):
         run_report(comm, "kvcache", (2, 2), device, **options)
 
 

@@ -46,13 +46,13 @@ def test_shapes_alone_count_and_take_the_same(name: str, tmp_path: Path, comm: A
 def test_of_a_window_no_more_is_multiplied_and_sent_than_it_has(tmp_path: Path, comm: Any) -> None:
     """The last of 24 tokens sees 6: of the other 18, in 2 layers, no product with keys and values, no score to add."""
     folder = random_family("mistral-window", tmp_path)
-    data, found = json.loads((folder / "config.json").read_text()), []
+    data, phases = json.loads((folder / "config.json").read_text()), []
     for window in (6, None):
         (folder / "config.json").write_text(json.dumps(data | {"sliding_window": window}))
         report = run_program(comm, "llama", (1, 1), payload=False, model=str(folder), context=23, max_new_tokens=2)
-        found.append(report["phases"][-1])
+        phases.append(report["phases"][-1])
     heads, size = data["num_attention_heads"], data["hidden_size"] // data["num_attention_heads"]
-    assert found[1]["macs"] - found[0]["macs"] == 2 * 2 * 18 * heads * size
+    assert phases[1]["macs"] - phases[0]["macs"] == 2 * 2 * 18 * heads * size
 
 
 def check(comm: Any, name: str, mesh: tuple[int, int], folder: Path, **options: Any) -> None:
@@ -66,9 +66,9 @@ def check(comm: Any, name: str, mesh: tuple[int, int], folder: Path, **options: 
         comm, "llama", mesh, model=str(folder / name), prompt_ids=",".join(map(str, ids[:PROMPT])),
         max_new_tokens=NEW + 1, logits=str(folder / "logits.npy"), ignore_eos=True, **options,
     )  # fmt: skip
-    found = None
+    compared = None
     if comm.rank == 0:
         error = float(np.abs(np.load(folder / "logits.npy") - golden).max())
-        found = error, report["result"]["token_ids"][:-1] == ids[PROMPT:]
-    error, same = comm.bcast(found)
+        compared = error, report["result"]["token_ids"][:-1] == ids[PROMPT:]
+    error, same = comm.bcast(compared)
     assert same and error < 1e-3

@@ -65,11 +65,11 @@ def check(comm: Any, name: str, mesh: tuple[int, int], folder: Path, **options: 
         ignore_eos=True,
         **options,
     )
-    found = None
+    compared = None
     if comm.rank == 0:
         logits = np.load(folder / "logits.npy")
         same = logits.dtype == np.float32 and logits.shape == expected.shape
-        found = same, float(np.abs(logits - expected).max()), report["result"]["token_ids"][:-1] == ids[prompt:]
-    same, error, tokens = comm.bcast(found)
+        compared = same, float(np.abs(logits - expected).max()), report["result"]["token_ids"][:-1] == ids[prompt:]
+    same, error, tokens = comm.bcast(compared)
     assert same and tokens and error < 1e-3
     return report

@@ -57,9 +57,9 @@ OTHERS: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
 
 def check(comm: Any, model: Path, mesh: tuple[int, int], ids: list[int], folder: Path, **options: Any) -> Any:
     """Every logit of prefill and decode against the reference in float64, on one rank; the report."""
-    report, found, every = generated(comm, model, mesh, folder, ids, NEW, dtype="float32", **options)
+    report, logits, every = generated(comm, model, mesh, folder, ids, NEW, dtype="float32", **options)
     expected, new = forward(read_config(model), load_weights(model), every), report["result"]["token_ids"]
-    assert np.abs(found - expected).max() < 1e-3
+    assert np.abs(logits - expected).max() < 1e-3
     assert new == expected[len(ids) - 1 :].argmax(axis=1).tolist()
     return report
 
@@ -239,7 +239,7 @@ def test_experts_may_be_in_factors(tmp_path: Path, comm: Any) -> None:
     names = read_config(model).matrices()
     ranks = {
         name: 5 + at % 3
-        for at, (name, one) in enumerate(names.items())
+        for at, (name, matrix) in enumerate(names.items())
         if ("layers.0.mlp" in name) or ("layers.2.mlp" in name and "up_proj" in name)
     }
     small = decompose(model, tmp_path / "small", ranks)
@@ -266,7 +266,7 @@ def test_a_layer_with_experts_takes_one_allreduce_more(name: str, sums: int, tmp
                 comm, "llama", (n, n), model=model, layers=layers, prompt_tokens=4, max_new_tokens=tokens + 1,
                 ignore_eos=True, payload=False, phases=1, kv="roundrobin", allreduces=way,
             )  # fmt: skip
-            stages[layers, way] = next(one for one in report["phases"] if one["name"] == "decode")["stages"]
+            stages[layers, way] = next(phase for phase in report["phases"] if phase["name"] == "decode")["stages"]
     assert stages[3, "fused"] - stages[2, "fused"] == tokens * sums * n * (n - 1)
     assert stages[3, "published"] - stages[2, "published"] == tokens * (sums + 4) * n * (n - 1)
 
@@ -278,24 +278,24 @@ def test_what_experts_multiply_is_the_same_wherever_they_are(tmp_path: Path, com
     sizes = {"hidden_size": e, "intermediate_size": f, "num_local_experts": n, "num_experts_per_tok": k}
     heads = {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 8}
     model = str(random_checkpoint(CASES["mixtral"] | sizes | heads, tmp_path / "m", 9))
-    found = {}
+    others = {}
     for at, way in enumerate(WAYS):
         report = run_program(
             comm, "llama", mesh, model=model, prompt_tokens=8, max_new_tokens=tokens + 1, ignore_eos=True,
             payload=False, **way,
         )  # fmt: skip
-        phases = {one["name"]: one["macs"] for one in report["phases"]}
+        phases = {phase["name"]: phase["macs"] for phase in report["phases"]}
         said = report["result"]["experts"]
         places = sum(said["tokens"][0]) - tokens * k
         places /= said["filled"]
         # The router's table is whole at every line of 4: each of the 4 lines multiplies a token by all of it.
         gate_macs = {"prefill": 8 * e * n, "decode": tokens * 4 * e * n}
-        found[at] = (
+        others[at] = (
             phases["prefill"] - 3 * e * f * places - gate_macs["prefill"],
             phases["decode"] - 3 * e * f * k * tokens - gate_macs["decode"],
         )
         assert said["cores_used"] == (1 if "experts" not in way else pytest.approx(k / n))
-    assert len(set(found.values())) == 1, found  # attention, embedding and head
+    assert len(set(others.values())) == 1, others  # attention, embedding and head
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -340,10 +340,10 @@ def test_a_sample_of_steps_counts_what_all_would(way: dict[str, Any], tmp_path: 
         run_program(comm, "llama", (12, 12), "wse2", {"core_memory": 10**9}, steps_run=run, **common)
         for run in (None, 2)
     )
-    for one, other in zip([whole["measured"], *whole["phases"]], [part["measured"], *part["phases"]], strict=True):
+    for every, sampled in zip([whole["measured"], *whole["phases"]], [part["measured"], *part["phases"]], strict=True):
         for key in ("messages", "hops", "stages", "macs", "link_bytes", "max_hops", "memory_bytes", "cores_used"):
-            assert one[key] == other[key], key
-        cycles = [each["critical_path"]["cycles"] for each in (one, other)]
+            assert every[key] == sampled[key], key
+        cycles = [each["critical_path"]["cycles"] for each in (every, sampled)]
         assert abs(cycles[0] - cycles[1]) < 0.01 * cycles[0]
     assert whole["result"]["experts"]["tokens"] == part["result"]["experts"]["tokens"]
     assert {part["kinds"][f"phases.{name}.hops"] for name in ("prefill", "re-placement")} == {"extrapolated"}
@@ -367,7 +367,7 @@ def test_routing_may_be_that_of_another_run(tmp_path: Path, comm: Any) -> None:
     (tmp_path / "report.json").write_text(json.dumps(first))
     again = run_program(comm, "llama", (2, 2), routing=str(tmp_path / "report.json"), **common)
     tokens = [np.array(report["result"]["experts"]["tokens"][0]) for report in (first, again)]
-    most = [set(np.argsort(-one)[:2].tolist()) for one in tokens]
+    most = [set(np.argsort(-counts)[:2].tolist()) for counts in tokens]
     assert most[0] == most[1] and tokens[0].max() > 2 * tokens[0].mean()
 
 

@@ -66,7 +66,7 @@ def test_what_is_dropped_is_what_the_reference_leaves_out(
 ) -> None:  # fmt: skip
     """Logits against the reference in float64 with a share of 0 for what has no place; other shares stay."""
     model, room = random_moe(name, tmp_path / name), places(mesh, grid, capacity)
-    report, found, every = generated(
+    report, logits, every = generated(
         comm, model, mesh, tmp_path, IDS[name][:PROMPT], NEW, dtype="float32", **options(grid, capacity, way, True)
     )
     dropped: list[int] = []
@@ -79,7 +79,7 @@ def test_what_is_dropped_is_what_the_reference_leaves_out(
 
     monkeypatch.setattr(reference, "route", limited)
     expected = forward(read_config(model), load_weights(model), every)
-    assert np.abs(found - expected).max() < 1e-3
+    assert np.abs(logits - expected).max() < 1e-3
     said, moe = report["result"]["experts"], read_config(model).moe
     assert moe is not None
     assert said["dropped"] == dropped and (any(dropped) or room >= PROMPT)
@@ -153,11 +153,11 @@ def test_several_ranks_drop_what_one_does(way: str, tmp_path: Path, comm: Any) -
     if comm.rank == 0:
         random_moe("qwen2-moe", model)
     meet(comm)
-    told, _ = same_as_on_one_rank(
+    report, _ = same_as_on_one_rank(
         comm, model, (6, 4), model.parent, prompt_ids="5,6,7,60,2,1", max_new_tokens=2, layers=2,
         **options("3x2", 1, way, True),
     )  # fmt: skip
-    assert any(told["result"]["experts"]["dropped"])
+    assert any(report["result"]["experts"]["dropped"])
 
 
 @pytest.mark.mpi(ranks=[1, 2])
@@ -176,24 +176,24 @@ def test_one_pass_takes_fewer_cycles_and_moves_fewer_bytes(comm: Any) -> None:
         "model": "mixtral-tiny", "prompt_tokens": 64, "max_new_tokens": 1, "layers": 1, "routing": "zipf:1.5",
         "experts": "regions", "expert_grid": "2x2", "capacity": 8,
     }  # fmt: skip
-    every, some = (
+    every, dropping = (
         run_program(comm, "llama", (8, 8), "wse2", {"core_memory": 10**6}, payload=False, drop=drop, **common)
         for drop in (False, True)
     )
     tokens = np.array(every["result"]["experts"]["tokens"][0])
-    assert some["result"]["experts"]["tokens"] == every["result"]["experts"]["tokens"]
-    assert some["result"]["experts"]["dropped"] == [int(np.maximum(tokens - 8, 0).sum())]
+    assert dropping["result"]["experts"]["tokens"] == every["result"]["experts"]["tokens"]
+    assert dropping["result"]["experts"]["dropped"] == [int(np.maximum(tokens - 8, 0).sum())]
     assert every["result"]["experts"]["dropped"] == [0]
-    assert some["result"]["experts"]["passes"] == [2]  # 8 experts in 4 regions
+    assert dropping["result"]["experts"]["passes"] == [2]  # 8 experts in 4 regions
     assert every["result"]["experts"]["passes"] == [sum(-(-int(tokens[at : at + 4].max()) // 8) for at in (0, 4))]
     for key in ("messages", "macs"):
-        assert some["measured"][key] < every["measured"][key]
-    assert some["measured"]["critical_path"]["cycles"] < every["measured"]["critical_path"]["cycles"]
+        assert dropping["measured"][key] < every["measured"][key]
+    assert dropping["measured"]["critical_path"]["cycles"] < every["measured"]["critical_path"]["cycles"]
     filled = [
         int(np.minimum(tokens, 8).sum()) / 64,
         int(tokens.sum()) / (sum(every["result"]["experts"]["passes"]) * 32),
     ]
-    assert [one["result"]["experts"]["filled"] for one in (some, every)] == filled
+    assert [report["result"]["experts"]["filled"] for report in (dropping, every)] == filled
 
 
 @pytest.mark.mpi(ranks=[1])

@@ -64,7 +64,7 @@ def test_it_takes_less_memory_and_one_allreduce_more(tmp_path: Path, comm: Any) 
     sizes = {"hidden_size": e, "intermediate_size": 16, "num_local_experts": experts, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 8, "num_experts_per_tok": 2}
     model = str(random_checkpoint(CASES["mixtral"] | sizes | heads, tmp_path / "m", 9))
-    found = {
+    measured = {
         (router, layers): run_program(
             comm, "llama", (n, n), model=model, layers=layers, context=4, max_new_tokens=tokens + 1, ignore_eos=True,
             payload=False, phases=1, kv="roundrobin", router=router, dtype="float32",
@@ -75,12 +75,12 @@ def test_it_takes_less_memory_and_one_allreduce_more(tmp_path: Path, comm: Any) 
 
     def more(key: str) -> int:
         """Of a layer, cut against whole."""
-        whole, cut = (found[router, 2][key] - found[router, 1][key] for router in ("whole", "cut"))
+        whole, cut = (measured[router, 2][key] - measured[router, 1][key] for router in ("whole", "cut"))
         return int(cut - whole)
 
     assert more("stages") == tokens * n * (n - 1)
     each = {
-        router: found[router, 2]["memory_bytes"]["max"] - found[router, 1]["memory_bytes"]["max"]
+        router: measured[router, 2]["memory_bytes"]["max"] - measured[router, 1]["memory_bytes"]["max"]
         for router in ("whole", "cut")
     }
     assert each["whole"] - each["cut"] == 4 * (2 * e // n * experts - e // n * experts // n)

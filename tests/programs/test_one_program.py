@@ -54,13 +54,16 @@ def test_every_machine_writes_the_same(comm: Any, drawn: dict[str, Any], tmp_pat
 
     Of two layers 30 tokens are alike, and 0.9 of them would be 27: the last bit would say whether the 28th is one.
     """
-    folder, found, rows = Path(comm.bcast(str(tmp_path))), {}, {}
+    folder, reports, rows = Path(comm.bcast(str(tmp_path))), {}, {}
     for machine in FLOATS:
         path = folder / f"{machine}.npy"
-        found[machine] = run(comm, machine, dtype="float32", logits=str(path), layers=2, **drawn)
+        reports[machine] = run(comm, machine, dtype="float32", logits=str(path), layers=2, **drawn)
         rows[machine] = np.load(path) if comm.rank == 0 else None
     if comm.rank == 0:
-        said = [{key: told["result"][key] for key in ("prompt_ids", "token_ids", "stopped")} for told in found.values()]
+        said = [
+            {key: report["result"][key] for key in ("prompt_ids", "token_ids", "stopped")}
+            for report in reports.values()
+        ]
         assert said[0] == said[1] == said[2] and len(said[0]["token_ids"]) == 8
         assert rows["mesh"].shape == (5 + 8 - 1, 512)
         for other in ("neuron", "gpu"):
@@ -69,11 +72,11 @@ def test_every_machine_writes_the_same(comm: Any, drawn: dict[str, Any], tmp_pat
 
 @pytest.mark.parametrize("on", ["mesh", "neuron", "gpu", "arm"])
 def test_a_group_may_be_a_row_and_bits_a_number_on_every_machine(on: str) -> None:
-    asked: dict[str, Any] = {"payload": False, "layers": 1, "prompt_tokens": 2, "max_new_tokens": 1}
-    told = meshrt.run("llama-tiny", on=on, bits=4, group="row", **asked)
-    assert told.arguments["group"] == "row" and str(told.arguments["bits"]) == "4"
-    finer = meshrt.run("llama-tiny", on=on, bits=4, group=32, **asked)
-    assert finer["memory_bytes.max"] > told["memory_bytes.max"]  # of their scales
+    arguments: dict[str, Any] = {"payload": False, "layers": 1, "prompt_tokens": 2, "max_new_tokens": 1}
+    report = meshrt.run("llama-tiny", on=on, bits=4, group="row", **arguments)
+    assert report.arguments["group"] == "row" and str(report.arguments["bits"]) == "4"
+    finer = meshrt.run("llama-tiny", on=on, bits=4, group=32, **arguments)
+    assert finer["memory_bytes.max"] > report["memory_bytes.max"]  # of their scales
 
 
 @pytest.mark.parametrize(("program", "options"), [("llama", {"layers": 1}), ("linear", {})])
@@ -92,14 +95,14 @@ def test_a_draw_counts_what_the_likeliest_does(comm: Any) -> None:
 
 @pytest.mark.mpi(ranks=[1])
 def test_lowrank_is_llama_on_gpus(comm: Any) -> None:
-    one, other = run(comm, "gpu"), run(comm, "gpu", "lowrank")
-    assert [other[key] for key in ("measured", "phases", "device")] == [
-        one[key] for key in ("measured", "phases", "device")
+    of_llama, of_lowrank = run(comm, "gpu"), run(comm, "gpu", "lowrank")
+    assert [of_lowrank[key] for key in ("measured", "phases", "device")] == [
+        of_llama[key] for key in ("measured", "phases", "device")
     ]
-    same = one["result"].keys() & other["result"].keys()
+    same = of_llama["result"].keys() & of_lowrank["result"].keys()
     assert {"token_ids", "text", "ttft_seconds", "plans"} < same
-    assert {key: one["result"][key] for key in same} == {key: other["result"][key] for key in same}
-    assert one["result"]["tpot_seconds"] == other["result"]["itl_seconds"]
+    assert {key: of_llama["result"][key] for key in same} == {key: of_lowrank["result"][key] for key in same}
+    assert of_llama["result"]["tpot_seconds"] == of_lowrank["result"]["itl_seconds"]
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.relative_to(PROGRAMS).as_posix())

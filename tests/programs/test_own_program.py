@@ -68,12 +68,12 @@ def test_an_exception_is_shown_with_the_users_line_first(where: str, ranks: int,
     alike = failing == ranks
     place = "" if alike else r" on rank \d of 4, cores \(\d, 0\) to \(\d, 0\) \(process .*\)"
     assert re.fullmatch(rf"meshrt: error{place}: mine.py, line 14: KeyError: 'b'", first)
-    told = [
+    expected = [
         '    return known["b"]',
         "  called from mine.py, line 11: return inner(known)",
         '  called from mine.py, line 8: outer({"a": 1})',
     ]
-    assert more == told + ["meshrt: 1 more rank failed as well"] * (failing == 2)
+    assert more == expected + ["meshrt: 1 more rank failed as well"] * (failing == 2)
     assert "Traceback" not in done.stderr and "bug" not in done.stderr
 
 

@@ -76,10 +76,10 @@ def check(
 
     Weights are rebuilt; products of whole numbers are in test_whole_mesh.py.
     """
-    report, found, every = generated(
+    report, logits, every = generated(
         comm, model, mesh, folder, ids, NEW, dtype="float32", activations="none", **options
     )
-    assert np.abs(found - forward(read_config(model, quantized=True), load_weights(model), every)).max() < bound
+    assert np.abs(logits - forward(read_config(model, quantized=True), load_weights(model), every)).max() < bound
     return report
 
 
@@ -210,8 +210,8 @@ def test_four_bits_fit_where_float16_does_not(both: bool, folders: dict[str, Pat
     quantize(TINY, tmp_path / "model", scheme, {}, 1, statistics(config, checkpoint))
     common: dict[str, Any] = {"prompt_ids": ",".join(map(str, PROMPT)), "max_new_tokens": NEW, "ignore_eos": True}
     ways = ("none", 0.1), ("row", 1.0)  # in float16; and of whole numbers
-    for model, some in ((folders["w4a8"], ways[:1]), (tmp_path / "model", ways[1:])):
-        for activations, bound in ways if both else some:
+    for model, few_ways in ((folders["w4a8"], ways[:1]), (tmp_path / "model", ways[1:])):
+        for activations, bound in ways if both else few_ways:
             report = run_program(
                 comm, "llama", (6, 6), "wse2", model=str(model), logits=str(tmp_path / "logits.npy"),
                 activations=activations, **common,
@@ -264,20 +264,20 @@ def test_a_generation_goes_on_from_a_state(tmp_path: Path, comm: Any) -> None:
 @pytest.mark.parametrize("letter", ["w", "u", "v"])
 def test_a_tile_has_the_groups_that_its_elements_touch(letter: Any, table: np.ndarray, group: int) -> None:
     rank, inputs = 7, 130
-    found = find_groups(elements(letter, table, rank, inputs), group)
+    groups = find_groups(elements(letter, table, rank, inputs), group)
     most = 1
-    for chunk, number, which in zip(table, found.number, found.which, strict=True):
-        real = [int(one) for one in chunk if one >= 0]
+    for chunk, number, which in zip(table, groups.number, groups.which, strict=True):
+        real = [int(place) for place in chunk if place >= 0]
         places = {
-            "w": real, "u": [one * rank + j for j in range(rank) for one in real],
-            "v": [j * inputs + one for one in real for j in range(rank)],
+            "w": real, "u": [place * rank + j for j in range(rank) for place in real],
+            "v": [j * inputs + place for place in real for j in range(rank)],
         }[letter]  # fmt: skip
-        touched = sorted({one // group for one in places})
+        touched = sorted({place // group for place in places})
         most = max(most, len(touched))
         assert which[which >= 0].tolist() == touched
         kept = number[elements(letter, chunk[None], rank, inputs)[0] >= 0]
-        assert [touched[one] for one in kept] == [one // group for one in places]
-    assert found.count == most
+        assert [touched[at] for at in kept] == [place // group for place in places]
+    assert groups.count == most
 
 
 @pytest.mark.parametrize("shape", [(6, 20), (20, 6), (64, 3), (130, 5)], ids=str)
@@ -293,13 +293,13 @@ def test_bytes_of_a_tile(shape: tuple[int, int]) -> None:
 
 
 def packed_of(weights: MeshWeights) -> list[Packed]:
-    found = []
+    tiles = []
     for layer in weights.layers:
         assert isinstance(layer.mlp, MeshMlp)
         for linear in (layer.qkv, layer.out, layer.mlp.up, layer.mlp.down):
             assert isinstance(linear.first, Packed)
-            found.append(linear.first)
-    return found
+            tiles.append(linear.first)
+    return tiles
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -317,15 +317,15 @@ def test_the_packed_bytes_are_all_that_is_held(
         weights = place_weights(block, config, cut, checkpoint, np.float32, layers, turned)
         held[kind] = block.memory.common
         if kind == "none":
-            whole = 4 * sum(one.rows * one.columns for one in config.matrices().values()) // 16
+            whole = 4 * sum(matrix.rows * matrix.columns for matrix in config.matrices().values()) // 16
             continue
         tiles = packed_of(weights)
-        assert {one.data.dtype for one in tiles} == {np.dtype(np.uint8)}
-        expected = sum(HEADER + sum(form.nbytes for form in one.forms) for one in tiles)
-        assert expected == sum(one.data.shape[-1] for one in tiles)
+        assert {tile.data.dtype for tile in tiles} == {np.dtype(np.uint8)}
+        expected = sum(HEADER + sum(form.nbytes for form in tile.forms) for tile in tiles)
+        assert expected == sum(tile.data.shape[-1] for tile in tiles)
         held[kind] -= expected
         del weights, tiles
-    assert {one + whole for kind, one in held.items() if kind != "none"} == {held["none"]}
+    assert {nbytes + whole for kind, nbytes in held.items() if kind != "none"} == {held["none"]}
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -334,15 +334,15 @@ def test_tiles_on_the_links_are_the_packed_bytes(folders: dict[str, Path], comm:
     place of float32's.
     """
     common: dict[str, Any] = {"prompt_tokens": 8, "max_new_tokens": 1, "payload": False, "dtype": "float32"}
-    whole, found = (
+    whole, in_codes = (
         run_program(comm, "llama", (4, 4), model=str(folder), **common)["phases"][0]
         for folder in (TINY, folders["rtn3"])
     )
-    assert whole["hops"] == found["hops"] and whole["messages"] == found["messages"]
+    assert whole["hops"] == in_codes["hops"] and whole["messages"] == in_codes["messages"]
     block, config = new_block(comm, (4, 4), payload=False), read_config(folders["rtn3"], quantized=True)
     weights = place_weights(block, config, cut_dimensions(block, config), None, np.float32, range(config.layers))
-    saved = sum(4 * one.shape[-2] * one.shape[-1] - one.data.shape[-1] for one in packed_of(weights))
-    moved, rest = divmod(whole["link_bytes"]["total"] - found["link_bytes"]["total"], saved)
+    saved = sum(4 * tile.shape[-2] * tile.shape[-1] - tile.data.shape[-1] for tile in packed_of(weights))
+    moved, rest = divmod(whole["link_bytes"]["total"] - in_codes["link_bytes"]["total"], saved)
     assert rest == 0 and moved == hops_of_b(4)
 
 
@@ -358,13 +358,13 @@ def hops_of_b(n: int) -> int:
 def test_numbers_that_are_rebuilt(folders: dict[str, Path], comm: Any) -> None:
     """In decode every weight once a token; in prefill every tile at each of P steps of P x P cores: P times as many."""
     config = read_config(TINY)
-    weights = sum(one.rows * one.columns for one in config.matrices().values())
-    told = run_program(
+    weights = sum(matrix.rows * matrix.columns for matrix in config.matrices().values())
+    report = run_program(
         comm, "llama", (4, 4), model=str(folders["rtn3"]), prompt_tokens=8, max_new_tokens=4, payload=False
     )  # fmt: skip
-    by_phase = {phase["name"]: phase.get("rebuilt") for phase in told["phases"]}
+    by_phase = {phase["name"]: phase.get("rebuilt") for phase in report["phases"]}
     assert by_phase["decode"] == 3 * weights and by_phase["prefill"] == 4 * weights
-    assert by_phase["re-placement"] is None and told["measured"]["rebuilt"] == 7 * weights
+    assert by_phase["re-placement"] is None and report["measured"]["rebuilt"] == 7 * weights
     assert "rebuilt" not in run_program(comm, "llama", (4, 4), prompt_tokens=8, payload=False)["measured"]
 
 
@@ -396,20 +396,22 @@ def test_unpacking_takes_the_time_of_its_instructions(folders: dict[str, Path], 
     """
     common: dict[str, Any] = {"context": 1, "max_new_tokens": 2, "payload": False, "dtype": "float32"}
     limits = {"core_memory": 1 << 30}
-    whole, found = (
+    whole, in_codes = (
         run_program(comm, "llama", (1, 1), "wse2", limits, model=str(model), **common)
         for model in (TINY, folders["rtn3"])
     )
     cycles = 0.0
-    for name, one in read_config(TINY).matrices().items():
+    for name, matrix in read_config(TINY).matrices().items():
         if not name.endswith(("k_proj", "v_proj", "up_proj")):  # which are in one product with q and gate
-            cycles += WSE2.loop_cycles * (ceil(one.rows / 64) - 1)
-        for low in range(0, one.rows, 64):
-            rows = min(64, one.rows - low)
-            halves, rest = (n / 4 + 3 / 4 for n in (rows * one.columns, ceil(rows * one.columns / 16)))
-            cycles += 4 * (1 + halves) + 5 * (1 + rest) + 2 * (1 + 1.875 * rest) + 2 * rows * (1 + 1.5 * one.columns)
-    steps = found["measured"]["rebuilt"] // sum(one.rows * one.columns for one in read_config(TINY).matrices().values())
-    more = found["measured"]["critical_path"]["cycles"] - whole["measured"]["critical_path"]["cycles"]
+            cycles += WSE2.loop_cycles * (ceil(matrix.rows / 64) - 1)
+        for low in range(0, matrix.rows, 64):
+            rows = min(64, matrix.rows - low)
+            halves, rest = (n / 4 + 3 / 4 for n in (rows * matrix.columns, ceil(rows * matrix.columns / 16)))
+            cycles += 4 * (1 + halves) + 5 * (1 + rest) + 2 * (1 + 1.875 * rest) + 2 * rows * (1 + 1.5 * matrix.columns)
+    steps = in_codes["measured"]["rebuilt"] // sum(
+        matrix.rows * matrix.columns for matrix in read_config(TINY).matrices().values()
+    )
+    more = in_codes["measured"]["critical_path"]["cycles"] - whole["measured"]["critical_path"]["cycles"]
     assert steps in (1, 2) and more == steps * cycles
 
 
@@ -423,8 +425,8 @@ def test_a_model_that_has_no_room_has_it_in_three_bits(comm: Any) -> None:
     }
     with pytest.raises(LimitError, match=r"layers\.\d+\."):
         run_program(comm, "llama", (4, 4), **common)
-    told = run_program(comm, "llama", (4, 4), bits=3, **common)
-    assert told["measured"]["memory_bytes"]["max"] <= 80_000
+    report = run_program(comm, "llama", (4, 4), bits=3, **common)
+    assert report["measured"]["memory_bytes"]["max"] <= 80_000
     with pytest.raises(LimitError, match=r"codes.*use a larger --mesh"):
         run_program(comm, "llama", (4, 4), bits=3, **{**common, "limits": {"core_memory": 20_000}})
 
@@ -448,15 +450,15 @@ def test_a_tile_that_is_another_gives_other_numbers(folders: dict[str, Path], tm
     expected = read_dense(checkpoint, config.matrices()[name]).T
     at = plain(expected.shape[0], n)
     columns = plain(expected.shape[1], n)
-    found = product(down)
+    products = product(down)
     for y in range(n):
         for column in range(n):
             real, out = at[y] >= 0, columns[column] >= 0
             tile = expected[np.ix_(at[y][real], columns[column][out])]
-            assert np.abs(found[y, column][out] - x[y, column, 0, 0, 0][real] @ tile).max() < 1e-4
+            assert np.abs(products[y, column][out] - x[y, column, 0, 0, 0][real] @ tile).max() < 1e-4
     swapped = down.data.copy()
     swapped[0, 0, 0, 0, :2], swapped[1, 0, 0, 0, :2] = down.data[1, 0, 0, 0, :2], down.data[0, 0, 0, 0, :2]
-    assert np.abs(product(down.moved(swapped)) - found).max() > 1e-2
+    assert np.abs(product(down.moved(swapped)) - products).max() > 1e-2
 
 
 # -------------------------------------------------------------------------------------------------------- refused

@@ -71,10 +71,10 @@ def test_several_ranks_report_what_one_does(
     many = check(comm, "mha", mesh, tmp_path, **options)
     if comm.rank == 0:
         bits = np.load(tmp_path / "logits.npy")
-        one = check(MPI.COMM_SELF, "mha", mesh, tmp_path, **options)
+        alone = check(MPI.COMM_SELF, "mha", mesh, tmp_path, **options)
         assert (np.load(tmp_path / "logits.npy") == bits).all()
         for key in ("result", "measured", "phases"):
-            assert many[key] == one[key], key
+            assert many[key] == alone[key], key
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -150,9 +150,9 @@ def test_a_layer_moves_the_same_with_and_without_what_comes_before_and_after_it(
         for layers in (1, 2)
     ]
     for key in ("messages", "hops", "macs"):
-        one, two, bare_one, bare_two = (report["phases"][0][key] for report in runs)
-        assert two - one == bare_two - bare_one, key
-        assert bare_two == 2 * bare_one < two, key
+        one_layer, two_layers, bare_one_layer, bare_two_layers = (report["phases"][0][key] for report in runs)
+        assert two_layers - one_layer == bare_two_layers - bare_one_layer, key
+        assert bare_two_layers == 2 * bare_one_layer < two_layers, key
     cycles = [report["result"]["layer_cycles"]["prefill"] for report in runs]
     assert abs(cycles[3] - cycles[1]) < 0.02 * cycles[1]  # the clocks of the first layer begin together, or not
 
@@ -189,13 +189,13 @@ def test_regions_have_to_fit_the_wafer(comm: Any) -> None:
 @pytest.mark.mpi(ranks=[1])
 def test_head_groups_fit_the_cores_of_prefill_and_those_that_decode(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two groups leave least to a core of 6 x 6; 4 x 3 cores take one."""
-    asked: dict[str, Any] = {"prompt_tokens": 6, "max_new_tokens": 2, "decode_mesh": "4x3"}
-    alone = run_program(comm, "llama", (6, 6), payload=False, **asked | {"decode_mesh": None})
-    found = run_program(comm, "llama", (6, 6), payload=False, **asked)
-    assert (alone["result"]["head_groups"], found["result"]["head_groups"]) == (2, 1)
+    arguments: dict[str, Any] = {"prompt_tokens": 6, "max_new_tokens": 2, "decode_mesh": "4x3"}
+    alone = run_program(comm, "llama", (6, 6), payload=False, **arguments | {"decode_mesh": None})
+    apart = run_program(comm, "llama", (6, 6), payload=False, **arguments)
+    assert (alone["result"]["head_groups"], apart["result"]["head_groups"]) == (2, 1)
     monkeypatch.setattr("meshrt.programs.mesh.engine.prefill", None)  # nothing is to be computed before
     with pytest.raises(UsageError, match="2 head groups need a square mesh, not 4 x 3"):
-        run_program(comm, "llama", (6, 6), payload=False, **asked | {"head_groups": 2})
+        run_program(comm, "llama", (6, 6), payload=False, **arguments | {"head_groups": 2})
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -237,9 +237,9 @@ def test_memory_that_nobody_wrote_is_not_read(
     like = np.empty_like
 
     def poisoned(array: np.ndarray, *args: Any, **options: Any) -> np.ndarray:
-        found = like(array, *args, **options)
-        found.fill(np.nan) if found.dtype.kind == "f" else None
-        return found
+        made = like(array, *args, **options)
+        made.fill(np.nan) if made.dtype.kind == "f" else None
+        return made
 
     monkeypatch.setattr(np, "empty_like", poisoned)
     check(comm, model_for(options), mesh, tmp_path, **options)

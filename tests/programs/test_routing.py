@@ -33,8 +33,8 @@ def test_one_expert_a_token_comes_as_often_as_its_frequency_says(text: str) -> N
     routing = make_routing(text, 2, 6, 1, 3)
     for layer in range(2):
         share = routing.frequency[layer] / routing.frequency[layer].sum()
-        found = np.bincount(routing.draw(layer, 0, 40000)[:, 0], minlength=6) / 40000
-        assert (np.abs(found - share) < 4 * np.sqrt(share * (1 - share) / 40000)).all()
+        share_drawn = np.bincount(routing.draw(layer, 0, 40000)[:, 0], minlength=6) / 40000
+        assert (np.abs(share_drawn - share) < 4 * np.sqrt(share * (1 - share) / 40000)).all()
 
 
 def test_two_experts_are_drawn_one_after_the_other() -> None:
@@ -45,8 +45,8 @@ def test_two_experts_are_drawn_one_after_the_other() -> None:
     for a in range(4):
         for b in range(a + 1, 4):
             want = share[a] * share[b] * (1 / (1 - share[a]) + 1 / (1 - share[b]))
-            found = np.mean((drawn == [a, b]).all(axis=1))
-            assert abs(found - want) < 4 * np.sqrt(want * (1 - want) / 40000)
+            share_drawn = np.mean((drawn == [a, b]).all(axis=1))
+            assert abs(share_drawn - want) < 4 * np.sqrt(want * (1 - want) / 40000)
 
 
 def test_zipf_has_its_frequencies_in_another_order_in_each_layer() -> None:

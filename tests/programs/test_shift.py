@@ -27,16 +27,16 @@ def without_host(report: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("steps", [1, 6, 13])
 def test_a_shift_moves_every_tile_as_far_as_it_says(pattern: str, axis: str, steps: int, comm):
     options = {"pattern": pattern, "axis": axis, "tile": 3, "steps": steps}
-    told = run_report(comm, "shift", (7, 5), SLOW, **options)
-    assert told["result"] == {"steps": steps, "in_place": True}
+    report = run_report(comm, "shift", (7, 5), SLOW, **options)
+    assert report["result"] == {"steps": steps, "in_place": True}
     lengths = {"x": [7], "y": [5], "both": [7, 5]}[axis]
-    found = told["measured"]
-    assert found["messages"] == steps * 7 * 5 * len(lengths)
+    counted = report["measured"]
+    assert counted["messages"] == steps * 7 * 5 * len(lengths)
     # Round either ring all tiles of a line of N cores go 2 (N - 1) hops in all; the other axis has 35 / N lines.
-    assert found["hops"] == steps * sum(2 * (n - 1) * (35 // n) for n in lengths)
-    assert found["max_hops"] == (2 if pattern == "interleaved" else max(lengths) - 1)
-    assert without_host(told) == on_one_rank(
-        comm, lambda one: without_host(run_report(one, "shift", (7, 5), SLOW, **options))
+    assert counted["hops"] == steps * sum(2 * (n - 1) * (35 // n) for n in lengths)
+    assert counted["max_hops"] == (2 if pattern == "interleaved" else max(lengths) - 1)
+    assert without_host(report) == on_one_rank(
+        comm, lambda single: without_host(run_report(single, "shift", (7, 5), SLOW, **options))
     )
 
 
@@ -52,8 +52,8 @@ def test_the_products_of_the_tiles_that_meet_are_added_up(pattern: str, comm):
 
 @pytest.mark.mpi(ranks=[1])
 def test_one_core_keeps_its_tile(comm):
-    told = run_report(comm, "shift", (1, 1), axis="both", tile=2, steps=3)
-    assert told["result"]["in_place"] and told["measured"]["messages"] == 0
+    report = run_report(comm, "shift", (1, 1), axis="both", tile=2, steps=3)
+    assert report["result"]["in_place"] and report["measured"]["messages"] == 0
 
 
 @pytest.mark.mpi(ranks=[1, 3])
@@ -129,5 +129,5 @@ def test_an_allreduce_writes_where_it_is_told_to_and_nowhere_else(
         allreduce(block, way, tiles, out=scattered)
         assert (tiles == own(block, whole)).all()
         allreduce(block, way, tiles, out=tiles)
-    assert all((found == right).all() for found in (out, scattered, tiles))
+    assert all((sums == right).all() for sums in (out, scattered, tiles))
     end(block)

@@ -44,13 +44,13 @@ def operands(block: Block, m: int, k: int, n: int, transpose: bool) -> tuple[np.
     """A and B, whole and as tiles."""
     a, b = (draw() for draw in random_matrices(1, (m, k), (n, k) if transpose else (k, n), "float32"))
     cut = square(block.mesh)
-    tiles = (place(block, which, lambda r, c, one=one: one[r, c], one.shape, cut, one.dtype)
-             for which, one in (("A", a), ("B", b)))  # fmt: skip
+    tiles = (place(block, which, lambda r, c, matrix=matrix: matrix[r, c], matrix.shape, cut, matrix.dtype)
+             for which, matrix in (("A", a), ("B", b)))  # fmt: skip
     return a, b, *tiles
 
 
-def assert_close(found: np.ndarray, exact: np.ndarray) -> None:
-    assert np.abs(found - exact).max() <= 1e-5 * np.abs(exact).max()
+def assert_close(product: np.ndarray, exact: np.ndarray) -> None:
+    assert np.abs(product - exact).max() <= 1e-5 * np.abs(exact).max()
 
 
 def multiply(block: Block, system: Any, sizes: tuple[int, int, int], transpose: bool) -> np.ndarray:
@@ -60,8 +60,8 @@ def multiply(block: Block, system: Any, sizes: tuple[int, int, int], transpose: 
     with crossbar(block) as bar:
         c = (system.gemm_t if transpose else system.gemm)(block, bar, *tiles)
     if block.payload:
-        found = block.control.bcast(gather(block, c, (m, n)))
-        assert_close(found, a.astype(float) @ (b.T if transpose else b).astype(float))
+        product = block.control.bcast(gather(block, c, (m, n)))
+        assert_close(product, a.astype(float) @ (b.T if transpose else b).astype(float))
         assert c.dtype == np.float32
     return c
 
@@ -104,16 +104,18 @@ def in_groups(block: Block, system: Any, groups: Groups, transpose: bool) -> Non
     scores = rng.standard_normal((n, n, 1, slots, 2, mt, mt)).astype(np.float32)
     with crossbar(block) as bar:
         if transpose:
-            found = whole(block, system.gemm_t(block, bar, own(block, q), own(block, k), groups=groups))
+            product = whole(block, system.gemm_t(block, bar, own(block, q), own(block, k), groups=groups))
         else:
-            found = whole(block, system.gemm(block, bar, own(block, scores), own(block, k), groups=groups))
+            product = whole(block, system.gemm(block, bar, own(block, scores), own(block, k), groups=groups))
     for first in range(0, used, groups.width):
         columns = slice(first, first + groups.width)
         # [heads, rows of all cores, columns of the group]
-        one, two = (x[:, columns, 0, 0].transpose(2, 0, 3, 1, 4).reshape(2, n * mt, -1).astype(float) for x in (q, k))
+        left, right = (
+            x[:, columns, 0, 0].transpose(2, 0, 3, 1, 4).reshape(2, n * mt, -1).astype(float) for x in (q, k)
+        )
         part = scores[:, columns, 0].transpose(3, 0, 4, 1, 2, 5).reshape(2, n * mt, n * mt).astype(float)
-        exact = one @ two.swapaxes(1, 2) if transpose else part @ two
-        got = found[:, columns, 0].transpose(3, 0, 4, 1, 2, 5).reshape(exact.shape)
+        exact = left @ right.swapaxes(1, 2) if transpose else part @ right
+        got = product[:, columns, 0].transpose(3, 0, 4, 1, 2, 5).reshape(exact.shape)
         assert_close(got, exact)
 
 
@@ -132,8 +134,8 @@ def test_another_product_of_tiles_can_stand_in(system: Any, comm):
     a, b, *tiles = operands(block, 6, 3, 6, transpose=True)
     with crossbar(block) as bar:
 
-        def twice(one: np.ndarray, two: np.ndarray, total: np.ndarray) -> None:
-            total += 2 * np.matmul(one, two.swapaxes(-1, -2))
+        def twice(left: np.ndarray, right: np.ndarray, total: np.ndarray) -> None:
+            total += 2 * np.matmul(left, right.swapaxes(-1, -2))
 
         c = system.gemm_t(block, bar, *tiles, twice)
     assert_close(gather(block, c, (6, 6)), 2 * a.astype(float) @ b.T.astype(float))
@@ -142,9 +144,9 @@ def test_another_product_of_tiles_can_stand_in(system: Any, comm):
 # ------------------------------------------------------------------------------------------------------------- sums
 
 
-def larger_and_sum(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def larger_and_sum(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """A combination that is not a number-by-number function of NumPy's."""
-    return np.concatenate([np.maximum(one[..., :1], other[..., :1]), one[..., 1:] + other[..., 1:]], axis=-1)
+    return np.concatenate([np.maximum(first[..., :1], second[..., :1]), first[..., 1:] + second[..., 1:]], axis=-1)
 
 
 @pytest.mark.mpi(ranks=[1, 3])
@@ -161,9 +163,9 @@ def test_all_cores_of_a_line_get_its_sum(add: Any, mesh: tuple[int, int], axis: 
             block = new_block(comm, mesh, SLOW, payload)
             own_tiles = own(block, tiles) if payload else np.empty((1, 1, 4), np.float32)
             with crossbar(block) as bar:
-                found = add(block, bar, axis, own_tiles, combine)
+                sums = add(block, bar, axis, own_tiles, combine)
             if payload:
-                total = whole(block, found)
+                total = whole(block, sums)
                 exact = tiles.astype(float).sum(axis=across, keepdims=True)
                 if combine is not np.add:
                     exact[..., 0] = tiles[..., 0].max(axis=across, keepdims=True)
@@ -193,9 +195,9 @@ def test_sums_inside_groups_leave_the_others_alone(add: Any, comm):
 def cost(comm: Any, n: int, work: Callable[[Block], object]) -> dict[str, Any]:
     block = new_block(comm, (n, n), NETWORK, payload=False)
     work(block)
-    found = measured(block)
-    del found["host"]
-    return found
+    counted = measured(block)
+    del counted["host"]
+    return counted
 
 
 def shapes(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -222,12 +224,12 @@ def by_rings(n: int) -> Callable[[Block], object]:
 def test_a_step_of_t10_takes_as_long_as_to_fetch_from_the_other_end_of_the_line(comm):
     """N - 1 steps, each with a request of N - 1 hops and a tile of as many, by software at every core between."""
     for n in (8, 16):
-        found = cost(comm, n, by_crossbar(t10, n))["critical_path"]
+        path = cost(comm, n, by_crossbar(t10, n))["critical_path"]
         request, tile = 1 + 2 + 5, 1 + 16 + 5  # alpha, bytes at 4 a cycle, beta
-        assert found["cycles"] >= (n - 1) * ((n - 1) * (request + tile) - 5)
-        assert found["stages"] >= (n - 1) * (2 * n - 3)
+        assert path["cycles"] >= (n - 1) * ((n - 1) * (request + tile) - 5)
+        assert path["stages"] >= (n - 1) * (2 * n - 3)
     mesh = cost(comm, 16, by_rings(16))["critical_path"]
-    assert found["cycles"] > 3 * mesh["cycles"]
+    assert path["cycles"] > 3 * mesh["cycles"]
 
 
 @pytest.mark.mpi(ranks=[1, 4])
@@ -235,8 +237,10 @@ def test_t10_without_requests_is_bounded_by_meshgemm_and_gives_the_same(comm):
     block = new_block(comm, (4, 6))
     _, _, *tiles = operands(block, 5, 12, 7, False)
     with crossbar(block) as bar:
-        asked, unasked = (t10.gemm(block, bar, *tiles, move=partial(t10.shift, asks=asks)) for asks in (True, False))
-    assert np.array_equal(asked, unasked)
+        fetched_tiles, pushed_tiles = (
+            t10.gemm(block, bar, *tiles, move=partial(t10.shift, asks=asks)) for asks in (True, False)
+        )
+    assert np.array_equal(fetched_tiles, pushed_tiles)
     measured(block)
     mesh, pushed, fetched = (
         cost(comm, 16, work)["critical_path"]["cycles"]
@@ -247,8 +251,8 @@ def test_t10_without_requests_is_bounded_by_meshgemm_and_gives_the_same(comm):
 
 @pytest.mark.mpi(ranks=[1])
 def test_ladder_pays_for_its_requests_and_hot_spots_on_top(comm):
-    one, other = (cost(comm, 24, by_crossbar(system, 24))["critical_path"]["cycles"] for system in (t10, ladder))
-    assert other > one
+    of_t10, of_ladder = (cost(comm, 24, by_crossbar(system, 24))["critical_path"]["cycles"] for system in (t10, ladder))
+    assert of_ladder > of_t10
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -272,11 +276,11 @@ def test_sums_cost_more_than_a_tree_and_more_with_every_core_loading_all(comm):
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize("system", SYSTEMS, ids=name)
 def test_a_sample_of_the_steps_is_close_to_all_of_them(system: Any, comm):
-    every, some = (cost(comm, 24, by_crossbar(system, 24, sample=sample)) for sample in (None, 6))
-    assert some["macs"] == every["macs"]
-    assert some["critical_path"]["cycles"] == pytest.approx(every["critical_path"]["cycles"], rel=0.1)
+    every, sampled = (cost(comm, 24, by_crossbar(system, 24, sample=sample)) for sample in (None, 6))
+    assert sampled["macs"] == every["macs"]
+    assert sampled["critical_path"]["cycles"] == pytest.approx(every["critical_path"]["cycles"], rel=0.1)
     for part in ("hops", "stages"):
-        assert some[part] == pytest.approx(every[part], rel=0.05)
+        assert sampled[part] == pytest.approx(every[part], rel=0.05)
 
 
 # ------------------------------------------------------------------------------------------- as inferred from tables
@@ -294,11 +298,12 @@ def test_a_shift_as_inferred_hands_one_tile_over_the_whole_line(n: int, axis: st
     with crossbar(block) as bar:
         inferred.shift(block, bar, whole_line(block, "x"), [(axis, moving)])
     assert np.array_equal(whole(block, moving), np.roll(tiles, -1, 1 if axis == "x" else 0))
-    found, numbers = measured(block), 6
+    counted, numbers = measured(block), 6
     way = (n - 1) * (NETWORK.alpha + numbers) + (n - 2) * (inferred.TASK + numbers)
-    assert found["critical_path"]["cycles"] == way + numbers  # which the first relay's ramp is busy with the other tile
-    assert (found["hops"], found["stages"]) == (2 * 3 * (n - 1), 3 * (n - 2))
-    assert found["link_bytes"]["total"] == 4 * numbers * found["hops"]
+    # The first relay's ramp is busy with the other tile for as long as `numbers` take.
+    assert counted["critical_path"]["cycles"] == way + numbers
+    assert (counted["hops"], counted["stages"]) == (2 * 3 * (n - 1), 3 * (n - 2))
+    assert counted["link_bytes"]["total"] == 4 * numbers * counted["hops"]
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -323,11 +328,11 @@ def test_a_sum_as_inferred_goes_to_the_first_core_and_back(n: int, comm):
     block = new_block(comm, (n, 3), WSE2)
     with crossbar(block) as bar:
         inferred.allreduce(block, bar, "x", own(block, np.ones((3, n, 4), np.float32)))
-    there, back = (n - 1) * (1 + 5), (n - 1) + (n - 2) * 2 * 5
-    found = measured(block)
-    assert found["critical_path"]["cycles"] == WSE2.collective_cycles + there + back + 4
-    assert found["hops"] == 2 * 3 * (n - 1)
-    assert found["stages"] == 3 * (n - 1 + 2 * (n - 2))
+    onward, back = (n - 1) * (1 + 5), (n - 1) + (n - 2) * 2 * 5
+    counted = measured(block)
+    assert counted["critical_path"]["cycles"] == WSE2.collective_cycles + onward + back + 4
+    assert counted["hops"] == 2 * 3 * (n - 1)
+    assert counted["stages"] == 3 * (n - 1 + 2 * (n - 2))
 
 
 def over_a_line(n: int, numbers: int) -> float:
@@ -345,12 +350,12 @@ def test_ladder_as_inferred_asks_and_answers_along_both_axes_for_every_operand(n
         ladderinferred.load(block, bar, whole_line(block), [("x", a), ("y", b)])
     assert np.array_equal(whole(block, a), np.roll(tiles, -1, 1))
     assert np.array_equal(whole(block, b), np.roll(tiles, -1, 0))
-    found, numbers = measured(block), 6
+    counted, numbers = measured(block), 6
     home = (n - 1) * (NETWORK.alpha + numbers) + (n - 2) * (inferred.TASK + numbers)  # of a tile, see above
     last = 2 * (3 * over_a_line(n, 1) + home)
-    assert last <= found["critical_path"]["cycles"] <= last + 2 * numbers  # the first relay's ramp is busy as well
-    assert found["hops"] == 2 * n * (3 * (n - 1) + 2 * (n - 1))
-    assert found["stages"] == 2 * n * (3 * (n - 1) + n - 2)
+    assert last <= counted["critical_path"]["cycles"] <= last + 2 * numbers  # the first relay's ramp is busy as well
+    assert counted["hops"] == 2 * n * (3 * (n - 1) + 2 * (n - 1))
+    assert counted["stages"] == 2 * n * (3 * (n - 1) + n - 2)
 
 
 @pytest.mark.mpi(ranks=[1, 3])
@@ -362,10 +367,10 @@ def test_a_sum_of_ladder_as_inferred_is_four_relays(n: int, axis: str, comm):
     with crossbar(block) as bar:
         total = ladderinferred.allreduce(block, bar, axis, own(block, np.ones(shape, np.float32)))
     assert np.array_equal(whole(block, total), np.full(shape, n, np.float32))
-    found = measured(block)
+    counted = measured(block)
     hop = WSE2.alpha + inferred.TASK
-    assert found["critical_path"]["cycles"] == WSE2.collective_cycles + (n - 1) * (4 * hop + 2 * 2 + 2 * 8)
-    assert (found["hops"], found["stages"]) == (4 * 3 * (n - 1), 4 * 3 * (n - 1))
+    assert counted["critical_path"]["cycles"] == WSE2.collective_cycles + (n - 1) * (4 * hop + 2 * 2 + 2 * 8)
+    assert (counted["hops"], counted["stages"]) == (4 * 3 * (n - 1), 4 * 3 * (n - 1))
 
 
 @pytest.mark.mpi(ranks=[1, 3])
@@ -375,13 +380,13 @@ def test_ladder_as_inferred_loads_every_weight_over_a_third_of_a_line_and_back(c
     block = new_block(comm, (n, 3), WSE2)
     with crossbar(block) as bar:
         ladderinferred.load_weights(block, bar, own(block, np.zeros((3, n, *weights), np.float32)))
-    found = measured(block)
-    assert found["hops"] == 10 * 2 * 3 * 3 * (n - 1)
-    assert found["critical_path"]["cycles"] == 10 * 2 * 3 * (WSE2.alpha + 1)
-    assert found["stages"] == 0
+    counted = measured(block)
+    assert counted["hops"] == 10 * 2 * 3 * 3 * (n - 1)
+    assert counted["critical_path"]["cycles"] == 10 * 2 * 3 * (WSE2.alpha + 1)
+    assert counted["stages"] == 0
     block = new_block(comm, (n, 3), WSE2)
     with crossbar(block) as bar:
         for _ in range(10):
             ladderinferred.load_one(block, bar, block.empty("weight", (1,), np.float32))
     every = measured(block)
-    assert [found[part] for part in ("critical_path", "hops")] == [every[part] for part in ("critical_path", "hops")]
+    assert [counted[part] for part in ("critical_path", "hops")] == [every[part] for part in ("critical_path", "hops")]

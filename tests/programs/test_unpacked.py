@@ -37,11 +37,11 @@ FORMS = {
 
 def forms_of(form: Quantized, inputs: int, outputs: tuple[int, ...]) -> tuple[TileForm, ...]:
     """Matrices side by side, of so many inputs and outputs each."""
-    found, begin = [], HEADER
+    forms, begin = [], HEADER
     for columns in outputs:
-        found.append(tile_form(form, inputs, plain(inputs, SIDES), plain(columns, SIDES), begin))
-        begin += found[-1].nbytes
-    return tuple(found)
+        forms.append(tile_form(form, inputs, plain(inputs, SIDES), plain(columns, SIDES), begin))
+        begin += forms[-1].nbytes
+    return tuple(forms)
 
 
 def tiles_of(forms: tuple[TileForm, ...], shape: tuple[int, ...], seed: int = 1) -> np.ndarray:
@@ -61,7 +61,7 @@ def tiles_of(forms: tuple[TileForm, ...], shape: tuple[int, ...], seed: int = 1)
 
 def both(monkeypatch: pytest.MonkeyPatch, made: Any) -> list[bytes]:
     """What is made with the compiled core, then with NumPy, a core, some and all at a time; the counters with it."""
-    found = []
+    results = []
     for name in ("compiled", "numpy"):
         monkeypatch.setenv("MESHRT_CORE", name)
         for band in (1, 2000, 10**7):
@@ -69,9 +69,9 @@ def both(monkeypatch: pytest.MonkeyPatch, made: Any) -> list[bytes]:
             block = new_block(Alone(), (SIDES, SIDES))
             out = made(block)
             counters = block.ledger.counters
-            told = counters.macs, counters.rebuilt, counters.adds, block.memory.peak, block.clock.last()
-            found.append(out.tobytes() + repr(told).encode())
-    return found
+            counts = counters.macs, counters.rebuilt, counters.adds, block.memory.peak, block.clock.last()
+            results.append(out.tobytes() + repr(counts).encode())
+    return results
 
 
 @compiled
@@ -85,14 +85,14 @@ def test_products_are_those_of_numpy(
     forms = forms_of(form, 400, (50, 7))
     w = Packed(tiles_of(forms, (SIDES, SIDES, 1, 1)), forms, dtype, apart)
     x = np.random.default_rng(2).standard_normal((SIDES, SIDES, 1, 1, 2, forms[0].kt)).astype(np.float32)
-    some = np.eye(SIDES, dtype=bool)
+    diagonal = np.eye(SIDES, dtype=bool)
 
     def made(block: Any) -> np.ndarray:
         totals = [np.ones((SIDES, SIDES, 1, 1, 2, w.shape[-1]), np.float32) for _ in range(2)]
         w.multiply(block, x, totals[0])
-        w.multiply(block, x, totals[1], cores=some)
+        w.multiply(block, x, totals[1], cores=diagonal)
         result = w.finish(block, totals[0], w.data)
-        assert (totals[1][~some] == 1).all() and not (totals[1][some] == 1).all()
+        assert (totals[1][~diagonal] == 1).all() and not (totals[1][diagonal] == 1).all()
         return np.concatenate([result.reshape(-1), totals[1].reshape(-1)])
 
     assert len(set(both(monkeypatch, made))) == 1
@@ -139,10 +139,10 @@ def test_codes_from_any_row_on(bits: int, columns: int) -> None:
     data = tiles_of(forms, (2, 1))
     for low, rows in ((0, 16), (16, 16), (48, 16), (64, 16), (3, 7), (0, SLICE)):
         shape = 2, 1, rows, columns
-        found = [fresh(one, shape, np.dtype(np.int16)) for one in (core.built, None)]
-        for one, out in zip((core.built, None), found, strict=True):
-            whole_codes(one, data, forms[0], low, out)
-        np.testing.assert_array_equal(*found)
+        codes = [fresh(built, shape, np.dtype(np.int16)) for built in (core.built, None)]
+        for built, out in zip((core.built, None), codes, strict=True):
+            whole_codes(built, data, forms[0], low, out)
+        np.testing.assert_array_equal(*codes)
 
 
 @compiled
@@ -160,10 +160,10 @@ def test_numbers_are_rounded_as_numpy_does(dtype: np.dtype[Any]) -> None:
     for to in (np.zeros_like(more), others):
         with np.errstate(over="ignore", invalid="ignore"):
             expected = (to.astype(dtype) + more.astype(dtype)).astype(np.float32)
-        known = ~np.isnan(expected)  # infinities of both signs
+        numbers = ~np.isnan(expected)  # infinities of both signs
         out = to.copy()
         core.built.add_rounded(out, more, ROUNDINGS[dtype.name])
-        np.testing.assert_array_equal(out[known].view(np.uint32), expected[known].view(np.uint32))
+        np.testing.assert_array_equal(out[numbers].view(np.uint32), expected[numbers].view(np.uint32))
 
 
 @compiled

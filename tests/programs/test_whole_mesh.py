@@ -72,7 +72,7 @@ def matrices(config: Config, chunks: Chunks) -> list[tuple[list[tuple[Matrix, np
     return [
         ([(layer.q, chunks.queries), (layer.k, chunks.keys), (layer.v, chunks.keys)], chunks.embedding),
         ([(layer.o, chunks.embedding)], chunks.queries),
-        ([(one, inner) for one in layer.mlp.inner], chunks.embedding),
+        ([(matrix, inner) for matrix in layer.mlp.inner], chunks.embedding),
         ([(layer.mlp.down, chunks.embedding)], inner),
     ]
 
@@ -86,8 +86,12 @@ def linears(weights: Any) -> list[Linear]:
 def expected(folder: Path, x: np.ndarray, of: list[tuple[Matrix, np.ndarray]]) -> list[np.ndarray]:
     checkpoint = open_checkpoint(folder)
     return [
-        linear(x, read_parts(checkpoint, one.name, one.form, one.columns, one.rows).codes, one.form.activations)
-        for one, _ in of
+        linear(
+            x,
+            read_parts(checkpoint, matrix.name, matrix.form, matrix.columns, matrix.rows).codes,
+            matrix.form.activations,
+        )
+        for matrix, _ in of
     ]
 
 
@@ -98,13 +102,13 @@ def cut(x: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 def uncut(tiles: np.ndarray, of: list[tuple[Matrix, np.ndarray]]) -> list[np.ndarray]:
     """[.., chunks, columns of all matrices] -> [.., columns] of each."""
-    found, at = [], 0
-    for one, table in of:
-        out = np.full((*tiles.shape[:-2], one.columns), np.nan, np.float32)
+    outs, at = [], 0
+    for matrix, table in of:
+        out = np.full((*tiles.shape[:-2], matrix.columns), np.nan, np.float32)
         out[..., table[table >= 0]] = tiles[..., at : at + table.shape[1]][..., table >= 0]
-        found.append(out)
+        outs.append(out)
         at += table.shape[1]
-    return found
+    return outs
 
 
 def in_prefill(block: Block, folder: Path, x: dict[int, np.ndarray], phases: int = 2) -> list[np.ndarray]:
@@ -112,7 +116,7 @@ def in_prefill(block: Block, folder: Path, x: dict[int, np.ndarray], phases: int
     config = read_config(folder, quantized=True)
     chunks = cut_dimensions(block, config, 1)
     weights = place_weights(block, config, chunks, open_checkpoint(folder), np.float32, range(1))
-    found, p, mesh = [], chunks.sides, block.mesh
+    outs, p, mesh = [], chunks.sides, block.mesh
     lt = -(-TOKENS // p)
     with ExitStack() as stack:
         rings = stack.enter_context(interleaved_rings(block))
@@ -124,8 +128,8 @@ def in_prefill(block: Block, folder: Path, x: dict[int, np.ndarray], phases: int
             tiles = own(block, tiles.transpose(0, 3, 1, 4, 2, 5))
             made = whole(block, product(block, products.gemm, tiles, w, sums.x))
             made = made.transpose(0, 2, 4, 1, 3, 5)  # [H, rows, Lt, W, columns, Nt]
-            found += uncut(made.reshape(p * lt, p, -1)[:TOKENS], of)
-    return found
+            outs += uncut(made.reshape(p * lt, p, -1)[:TOKENS], of)
+    return outs
 
 
 def in_decode(block: Block, folder: Path, x: dict[int, np.ndarray], phases: int = 2) -> list[np.ndarray]:
@@ -133,7 +137,7 @@ def in_decode(block: Block, folder: Path, x: dict[int, np.ndarray], phases: int 
     config = read_config(folder, quantized=True)
     chunks = cut_dimensions(block, config, 1)
     weights = place_weights(block, config, chunks, open_checkpoint(folder), np.float32, range(1), turned=True)
-    found, mesh = [], block.mesh
+    outs, mesh = [], block.mesh
     with ExitStack() as stack:
         _, sums = open_system(stack, "waferllm", block, chunks, phases, None)
         for (of, rows), w in zip(matrices(config, chunks), linears(weights), strict=True):
@@ -145,14 +149,14 @@ def in_decode(block: Block, folder: Path, x: dict[int, np.ndarray], phases: int 
             made = whole(block, second(block, sums, w, (sums.x if turned else sums.y)(share), scale))
             lines = made if turned else made.swapaxes(0, 1)
             assert (lines == lines[:, :1]).all()  # the same at all cores of a line
-            found += uncut(lines[:, 0].reshape(across * lines.shape[2], -1), of)
-    return found
+            outs += uncut(lines[:, 0].reshape(across * lines.shape[2], -1), of)
+    return outs
 
 
 def inputs(config: Config, seed: int = 1) -> dict[int, np.ndarray]:
     random = np.random.default_rng(seed)
-    return {one.rows: (random.standard_normal((TOKENS, one.rows)) * 3).astype(np.float32)
-            for one in config.matrices().values()}  # fmt: skip
+    return {matrix.rows: (random.standard_normal((TOKENS, matrix.rows)) * 3).astype(np.float32)
+            for matrix in config.matrices().values()}  # fmt: skip
 
 
 @pytest.mark.mpi(ranks=[1, 2, 4])
@@ -165,11 +169,11 @@ def test_products_have_the_bits_of_the_reference(
     if comm.size > mesh[0] * mesh[1]:
         mesh = one_core_each(comm.size)
     _, x, want = reference(comm, mesh, folders[kind])
-    for found in (
+    for outs in (
         in_prefill(new_block(comm, mesh), folders[kind], x),
         in_decode(new_block(comm, mesh), folders[kind], x),
     ):
-        for got, right in zip(found, want, strict=True):
+        for got, right in zip(outs, want, strict=True):
             np.testing.assert_array_equal(got, right if got.ndim == 2 else right[0])
 
 
@@ -177,8 +181,8 @@ def reference(comm: Any, mesh: tuple[int, int], folder: Path) -> tuple[Config, d
     """Inputs, and what models/integer.py makes of them by every matrix of layer 0 that `in_prefill` has."""
     config = read_config(folder, quantized=True)
     x = inputs(config)
-    of = [one for one, _ in matrices(config, cut_dimensions(new_block(comm, mesh), config, 1))]
-    return config, x, [right for one in of for right in expected(folder, x[one[0][0].rows], one)]
+    of = [group for group, _ in matrices(config, cut_dimensions(new_block(comm, mesh), config, 1))]
+    return config, x, [right for group in of for right in expected(folder, x[group[0][0].rows], group)]
 
 
 @pytest.mark.mpi(ranks=[1, 2])
@@ -188,8 +192,8 @@ def reference(comm: Any, mesh: tuple[int, int], folder: Path) -> tuple[Config, d
 def test_any_tree_adds_up_to_the_same_bits(phases: int, device: str, folders: dict[str, Path], comm: Any) -> None:
     """In one phase or three, in groups that the costs of the device choose: float32 would differ in the last places."""
     block = new_block(comm, (8, 8), device)
-    found = in_decode(block, folders["row"], reference(comm, (8, 8), folders["row"])[1], phases)
-    for got, right in zip(found, reference(comm, (8, 8), folders["row"])[2], strict=True):
+    outs = in_decode(block, folders["row"], reference(comm, (8, 8), folders["row"])[1], phases)
+    for got, right in zip(outs, reference(comm, (8, 8), folders["row"])[2], strict=True):
         np.testing.assert_array_equal(got, right[0])
 
 
@@ -199,11 +203,11 @@ def test_any_tree_adds_up_to_the_same_bits(phases: int, device: str, folders: di
 def test_groups_are_added_up_in_float32(mesh: tuple[int, int], folders: dict[str, Path], comm: Any) -> None:
     """One scale a token, two groups: whole numbers up to a group's part at a core."""
     _, x, want = reference(comm, mesh, folders["64"])
-    for found in (
+    for outs in (
         in_prefill(new_block(comm, mesh), folders["64"], x),
         in_decode(new_block(comm, mesh), folders["64"], x),
     ):
-        for got, right in zip(found, want, strict=True):
+        for got, right in zip(outs, want, strict=True):
             near = right if got.ndim == 2 else right[0]
             assert np.abs(got - near).max() <= 2e-6 * np.abs(near).max()
 
@@ -223,14 +227,14 @@ def test_blocks_have_scales_of_their_own_at_each_core(
         a = x[of[0][0].rows].astype(np.float64)
         for chunk in rows:
             for group in np.unique(chunk[chunk >= 0] // 32):
-                here = chunk[(chunk >= 0) & (chunk // 32 == group)]
-                codes, scale, _ = quantize_rows(x[of[0][0].rows][:, here], None)
-                a[:, here] = codes * scale.astype(np.float64)
-        for one, _ in of:
-            codes = read_parts(checkpoint, one.name, one.form, one.columns, one.rows).codes
+                shared = chunk[(chunk >= 0) & (chunk // 32 == group)]
+                codes, scale, _ = quantize_rows(x[of[0][0].rows][:, shared], None)
+                a[:, shared] = codes * scale.astype(np.float64)
+        for matrix, _ in of:
+            codes = read_parts(checkpoint, matrix.name, matrix.form, matrix.columns, matrix.rows).codes
             want.append(a @ codes.dequantized().T)
-    for found in (in_prefill(new_block(comm, mesh), folder, x), in_decode(block, folder, x)):
-        for got, right in zip(found, want, strict=True):
+    for outs in (in_prefill(new_block(comm, mesh), folder, x), in_decode(block, folder, x)):
+        for got, right in zip(outs, want, strict=True):
             near = right if got.ndim == 2 else right[0]
             assert np.abs(got - near).max() <= 1e-5 * np.abs(near).max()
 
@@ -255,12 +259,12 @@ def test_a_whole_model_is_near_that_of_whole_numbers(
     """
     model, far = folders[kind], {}
     for activations in (None, "none"):
-        _, found, every = generated(
+        _, logits, every = generated(
             comm, model, mesh, tmp_path, PROMPT, NEW, dtype="float32", activations=activations, **options
         )
         config, weights = read_config(model, quantized=True), load_weights(model)
         right = forward(config, weights, every, project=projection(model, config))
-        far[activations] = float(np.abs(found - right).mean() / np.abs(right).mean())
+        far[activations] = float(np.abs(logits - right).mean() / np.abs(right).mean())
     assert far[None] < 0.04
     if kind != "32 block":
         assert far[None] < far["none"]
@@ -319,8 +323,8 @@ def test_activations_go_round_as_bytes(folders: dict[str, Path], comm: Any) -> N
         for activations in ("row", "none")
     )
     config = read_config(folders["row"], quantized=True)
-    layer = [one for name, one in config.matrices().items() if ".0." in name]
-    inputs_ = {one.name.rsplit(".", 1)[1]: one.rows for one in layer}
+    layer = [matrix for name, matrix in config.matrices().items() if ".0." in name]
+    inputs_ = {matrix.name.rsplit(".", 1)[1]: matrix.rows for matrix in layer}
     moved = sum(inputs_[name] for name in ("q_proj", "o_proj", "gate_proj", "down_proj")) // 4 * 2  # numbers of a tile
     alone = run_program(comm, "allreduce", (4, 4), algorithm="ktree", phases=2, axis="x", size=2, payload=False)
     shifts = sum(min(place, 4 - place) for place in range(4))

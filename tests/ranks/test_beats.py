@@ -40,29 +40,29 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Nodes]]:
             at: beats.JobNode(f"n{at}", (2 * at, 2 * at + 1), (ear.getsockname(),)) for at, ear in enumerate(ears)
         }  # fmt: skip
         for at, ear in enumerate(ears):
-            known = {number: every[number] for number in beats.peers(at, count)}
-            made.append(beats.Hearing(ear, beats.Circle("ab" * 16, at, known)))
+            neighbours = {number: every[number] for number in beats.peers(at, count)}
+            made.append(beats.Hearing(ear, beats.Circle("ab" * 16, at, neighbours)))
         monkeypatch.setattr(beats.time, "monotonic", tick)
         return made
 
     yield make
-    for one in made:
-        one.ear.close()
+    for node in made:
+        node.ear.close()
 
 
 def look(nodes: Nodes, reached: set[int], times: int) -> list[str | None]:
     """So many looks of all nodes, of which only those in `reached` get their beats through; what each says at last."""
     for _ in range(times):
-        for one in nodes:
-            if one.circle.own in reached:
-                one.beat(0)
-        for one in nodes:
-            if one.circle.own in reached:
-                one.hear(2 * LOOK)
+        for node in nodes:
+            if node.circle.own in reached:
+                node.beat(0)
+        for node in nodes:
+            if node.circle.own in reached:
+                node.hear(2 * LOOK)
             else:  # its link is down in both directions
-                list(one._beats())
-                one.silent = {number: seconds + LOOK for number, seconds in one.silent.items()}
-    return [one.missed(LIMIT, 2 * len(nodes)) for one in nodes]
+                list(node._beats())
+                node.silent = {number: seconds + LOOK for number, seconds in node.silent.items()}
+    return [node.missed(LIMIT, 2 * len(nodes)) for node in nodes]
 
 
 def test_nodes_that_are_heard_are_not_missed(nodes: Callable[[int], Nodes]) -> None:
@@ -78,16 +78,16 @@ def test_one_node_tells_and_the_one_that_is_cut_off_tells_itself(
 ) -> None:
     made = nodes(4)
     look(made, {0, 1, 2, 3}, 2)
-    told = look(made, {0, 1, 2, 3} - {cut}, 4)
-    assert [at for at, text in enumerate(told) if text] == sorted({speaker, cut})
-    assert f"out of reach: {named}, of 8 ranks: nothing was heard from there for" in str(told[speaker])
-    assert "MESHRT_WATCHDOG_SECONDS" in str(told[speaker])
+    said = look(made, {0, 1, 2, 3} - {cut}, 4)
+    assert [at for at, text in enumerate(said) if text] == sorted({speaker, cut})
+    assert f"out of reach: {named}, of 8 ranks: nothing was heard from there for" in str(said[speaker])
+    assert "MESHRT_WATCHDOG_SECONDS" in str(said[speaker])
 
 
 def test_a_verdict_reaches_the_others(nodes: Callable[[int], Nodes]) -> None:
     made = nodes(3)
     made[1].beat(124)
-    assert [one.hear(LOOK) for one in made] == [124, 0, 124]
+    assert [node.hear(LOOK) for node in made] == [124, 0, 124]
 
 
 def test_a_node_that_has_left_is_not_missed(nodes: Callable[[int], Nodes]) -> None:
@@ -110,10 +110,10 @@ def test_a_node_that_was_never_heard_is_not_missed(nodes: Callable[[int], Nodes]
 
 def test_a_stranger_is_not_heard(nodes: Callable[[int], Nodes]) -> None:
     made = nodes(2)
-    there = made[0].ear.getsockname()
+    address = made[0].ear.getsockname()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         for packet in (b"", b"x" * 21, b"x" * 60, bytes.fromhex("ab" * 16) + b"\0\0\0\x07\x7c"):
-            stranger.sendto(packet, there)
+            stranger.sendto(packet, address)
     assert made[0].hear(LOOK) == 0
     assert made[0].silent == {}
 
@@ -152,9 +152,9 @@ def test_nodes_meet(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Non
     keys = comm.allgather(met and met[1].key)
     assert keys[0] == keys[1] and keys[0]
     if met is not None:
-        found = [(number, node.ranks) for number, node in met[1].nodes.items()]
-        assert (met[1].own, found) == ((0, [(1, (1, 2))]) if comm.rank == 0 else (1, [(0, (0,))]))
-        assert list(met[1].heard) == [number for number, _ in found], "its first beat is here"
+        others = [(number, node.ranks) for number, node in met[1].nodes.items()]
+        assert (met[1].own, others) == ((0, [(1, (1, 2))]) if comm.rank == 0 else (1, [(0, (0,))]))
+        assert list(met[1].heard) == [number for number, _ in others], "its first beat is here"
         met[0].close()
 
 

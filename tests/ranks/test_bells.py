@@ -61,7 +61,7 @@ def test_bells_are_apart_from_the_board_s_records(comm: MPI.Intracomm) -> None:
             hung.ring(rank)
     comm.Barrier()
     assert hung.heard() == 300 * comm.size
-    assert [(one.peer, one.awaited) for one in board.records()] == [(0, "x" * 56)] * comm.size
+    assert [(record.peer, record.awaited) for record in board.records()] == [(0, "x" * 56)] * comm.size
     assert board.owners()[comm.rank].process == os.getpid()
     assert not board.verdict and not board.claimed()
 

@@ -83,7 +83,7 @@ def test_text_of_several_lines_has_the_bar_behind_the_last(monkeypatch: pytest.M
 def test_progress_tells_the_time_left_and_in_a_log_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(console_module, "monotonic", lambda: now)
-    found = {}
+    printed = {}
     for name, console in {
         "terminal": Console(loud=True, terminal=True, since=-1.0, said=0.0),
         "log": Console(loud=True, logs=True, said=0.0),
@@ -93,10 +93,10 @@ def test_progress_tells_the_time_left_and_in_a_log_a_line_a_minute(monkeypatch: 
             for done in range(1, 8):
                 now = 25.0 * done
                 console.progress("decode", done, 7)
-        found[name] = both.getvalue()
-    assert found["log"] == "meshrt: decode 3/7, 1 min 40 s left\nmeshrt: decode 6/7, 25 s left\n"
-    assert "] 2/7, 2 min 5 s left" in found["terminal"] and found["terminal"].endswith("] 7/7")
-    assert found["quiet"] == ""
+        printed[name] = both.getvalue()
+    assert printed["log"] == "meshrt: decode 3/7, 1 min 40 s left\nmeshrt: decode 6/7, 25 s left\n"
+    assert "] 2/7, 2 min 5 s left" in printed["terminal"] and printed["terminal"].endswith("] 7/7")
+    assert printed["quiet"] == ""
 
 
 def test_what_was_done_before_a_run_went_on_has_taken_it_no_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,16 +58,16 @@ def test_maps_add_up_to_the_report_and_are_the_same_on_any_number_of_ranks(comm:
     checked = 0
     for part, measured in parts.items():
         assert maps.about["parts"][part]["seconds"] == measured["critical_path"]["seconds"]
-        for what, facts in maps.about["maps"].items():
-            if (part, what) != ("total", "memory") and f"{part}/{what}" not in maps.arrays:
-                assert what == "memory", "peaks of GPUs are of the whole run"
+        for which, facts in maps.about["maps"].items():
+            if (part, which) != ("total", "memory") and f"{part}/{which}" not in maps.arrays:
+                assert which == "memory", "peaks of GPUs are of the whole run"
                 continue
-            values = maps.array(part, what)
+            values = maps.array(part, which)
             assert values.shape == (1, 4)
             for rule in filter(None, facts["adds_up_to"].split(", ")):
                 how, _, to = rule.partition(" ")
-                found = sum(values[0].tolist()) if how == "sum" else max(values[0].tolist())
-                assert found == counter(measured, to), (part, what, rule)
+                total = sum(values[0].tolist()) if how == "sum" else max(values[0].tolist())
+                assert total == counter(measured, to), (part, which, rule)
                 checked += 1
     assert checked >= 5
     if "idle" in maps.about["maps"]:
@@ -90,17 +90,17 @@ def test_a_picture_of_devices_names_them(tmp_path: Path) -> None:
     maps = read_maps(str(tmp_path / "run.npz"))
     assert picture(maps, "links").at(3) == "GPU 3"
     assert "macs" not in there(maps) and "memory" in there(maps) and "memory" not in there(maps, "decode")
-    for what, part, says in (
+    for which, part, says in (
         ("macs", "total", "no macs by GPU in the whole run: there are links, memory"),
         ("memory", "decode", "no memory by GPU in decode"),
         ("pairs", "total", "who sent to whom is kept on the mesh"),
         ("links", "decod", "no phase 'decod': did you mean decode"),
     ):
         with pytest.raises(UsageError, match=says.replace("?", r"\?")):
-            picture(maps, what, part)
-    for what in there(maps):
-        told = CliRunner().invoke(cli, ["show", str(tmp_path / "run.npz"), "--what", what], env={"COLUMNS": "60"})
-        assert told.exit_code == 0 and "at GPU " in told.output, told.output
-        assert max(map(len, told.output.splitlines())) <= 60
+            picture(maps, which, part)
+    for which in there(maps):
+        result = CliRunner().invoke(cli, ["show", str(tmp_path / "run.npz"), "--what", which], env={"COLUMNS": "60"})
+        assert result.exit_code == 0 and "at GPU " in result.output, result.output
+        assert max(map(len, result.output.splitlines())) <= 60
     assert {*OFFERED} == {*SHOWN}
     assert json.loads(str(np.load(tmp_path / "run.npz")["about"]))["one"] == "GPU"

@@ -113,12 +113,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def begin(case: Case) -> subprocess.Popen[str]:
-        what = (
+        words = (
             [str(tmp_path / "mine.py"), "--how", case.how]
             if case.how
             else [*LLAMA, *case.options, "--checkpoint", "state"]
         )
-        argv = [sys.executable, "-m", "meshrt.cli", "run", *what, "--json", "report.json", "--quiet"]
+        argv = [sys.executable, "-m", "meshrt.cli", "run", *words, "--json", "report.json", "--quiet"]
         env = local.local_environment(mpirun) | {"MESHRT_WATCHDOG_SECONDS": LIMIT, "PYTHONPATH": str(CHECKOUT)}
         if case.fault:
             env["MESHRT_FAULT"] = case.fault
@@ -136,14 +136,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def living(marker: str) -> list[int]:
     """The processes that have the marker in their environment."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             if f"MESHRT_TEST={marker}\0".encode() in (path / "environ").read_bytes() + b"\0":
-                found.append(int(path.name))
+                pids.append(int(path.name))
         except OSError:
             continue  # it has ended, or is not ours
-    return found
+    return pids
 
 
 def until(done: Callable[[], Any], seconds: float) -> bool:
@@ -174,10 +174,10 @@ def test_what_a_fault_comes_to(case: Case, start: Start, tmp_path: Path) -> None
     else:
         assert err == ""
     assert until(lambda: not living(str(tmp_path)), SECONDS)
-    here = tmp_path / "here"
-    assert sorted(path.name for path in here.iterdir()) == sorted([*case.left, *["state"] * (not case.how)])
+    folder = tmp_path / "here"
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*case.left, *["state"] * (not case.how)])
     if not case.how:
-        check_state(here / "state", case.ranks)
+        check_state(folder / "state", case.ranks)
 
 
 def check_state(folder: Path, ranks: int) -> None:
@@ -213,7 +213,7 @@ def test_states_that_a_fault_may_leave(tmp_path: Path) -> None:
 def test_the_table_has_these_rows() -> None:
     text = (CHECKOUT / "docs" / "failures.md").read_text()
     rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| [^|]+ \| ([^|]+) \| [^|]* \| [^|]+ \|$", text, re.MULTILINE)[2:]
-    codes = {row: tuple(int(number) for number in re.findall(r"\b\d+\b", told)) for row, told in rows}
+    codes = {row: tuple(int(number) for number in re.findall(r"\b\d+\b", cell)) for row, cell in rows}
     assert codes == {case.row: case.code if isinstance(case.code, tuple) else (case.code,) for case in CASES}
 
 
@@ -252,9 +252,9 @@ def test_a_rank_alone_cleans_up_when_it_is_told_to_end(number: int, code: int, w
     ) as process:
         assert until((tmp_path / "state" / "state.json").exists, LONGEST)
         process.send_signal(number)
-        _, told = process.communicate(timeout=LONGEST)
-    assert process.returncode == code, told
-    message = told.decode()
+        _, stderr = process.communicate(timeout=LONGEST)
+    assert process.returncode == code, stderr
+    message = stderr.decode()
     assert message.count("\n") == 1 and word in message
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 

@@ -74,8 +74,8 @@ def job(
 
 def facts(process: subprocess.Popen[str]) -> dict[str, object]:
     assert process.stdout is not None
-    told: dict[str, object] = json.loads(process.stdout.readline())
-    return told
+    record: dict[str, object] = json.loads(process.stdout.readline())
+    return record
 
 
 def gone(process: int) -> bool:
@@ -95,12 +95,12 @@ def test_a_rank_is_what_was_started() -> None:
     with job("pass", "pass", "pass") as processes:
         all_facts = [facts(process) for process in processes]
         assert [process.wait(60) for process in processes] == [0, 0, 0]
-    assert len({told["parent"] for told in all_facts}) == 1, "one server"
-    for number, (told, process) in enumerate(zip(all_facts, processes, strict=True)):
-        assert told["process"] != process.pid and told["parent"] not in [other.pid for other in processes]
-        assert told["starter"] == os.getpid() and told["session"] == told["process"]
-        assert told["own"] == f"own-{number}" and told["input"] == f"for {number}"
-        assert told["folder"] == os.getcwd() and told["arguments"] == ["pass"] and told["cores"] == 1
+    assert len({rank_facts["parent"] for rank_facts in all_facts}) == 1, "one server"
+    for number, (rank_facts, process) in enumerate(zip(all_facts, processes, strict=True)):
+        assert rank_facts["process"] != process.pid and rank_facts["parent"] not in [other.pid for other in processes]
+        assert rank_facts["starter"] == os.getpid() and rank_facts["session"] == rank_facts["process"]
+        assert rank_facts["own"] == f"own-{number}" and rank_facts["input"] == f"for {number}"
+        assert rank_facts["folder"] == os.getcwd() and rank_facts["arguments"] == ["pass"] and rank_facts["cores"] == 1
     assert gone(int(str(all_facts[0]["parent"])))
 
 
@@ -135,7 +135,7 @@ def test_ranks_end_with_their_server() -> None:
         all_facts = [facts(process) for process in processes]
         os.kill(int(str(all_facts[0]["parent"])), signal.SIGKILL)
         assert [process.wait(60) for process in processes] == [-signal.SIGKILL] * 2
-        assert all(gone(int(str(told["process"]))) for told in all_facts)
+        assert all(gone(int(str(rank_facts["process"]))) for rank_facts in all_facts)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

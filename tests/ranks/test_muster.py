@@ -15,12 +15,12 @@ def meetings(count: int, ranks: int, before: Callable[[int], None] = lambda numb
     """(did it meet the others, when did it go on) of so many of a job of `ranks`."""
     environ = {"PMIX_NAMESPACE": f"test-{os.getpid()}-{time.monotonic_ns()}"}
 
-    def one(number: int) -> tuple[bool, float]:
+    def meeting(number: int) -> tuple[bool, float]:
         before(number)
         return muster.meet(ranks, environ), time.monotonic()
 
     with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(one, range(count)))
+        return list(pool.map(meeting, range(count)))
 
 
 def test_all_go_on_when_the_last_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,9 +32,9 @@ def test_all_go_on_when_the_last_is_there(monkeypatch: pytest.MonkeyPatch) -> No
             time.sleep(0.3)
             came.append(time.monotonic())
 
-    found = meetings(4, 4, last_comes_late)
-    assert [met for met, _ in found] == [True] * 4
-    assert min(went for _, went in found) >= came[0]
+    outcomes = meetings(4, 4, last_comes_late)
+    assert [met for met, _ in outcomes] == [True] * 4
+    assert min(went for _, went in outcomes) >= came[0]
 
 
 def test_who_waits_in_vain_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,17 +76,17 @@ def lives(process: int) -> bool:
 def left(processes: list[int], seconds: float) -> list[int]:
     """Those that still live after so long; sooner where none does."""
     end = time.monotonic() + seconds
-    while (there := [process for process in processes if lives(process)]) and time.monotonic() < end:
+    while (alive := [process for process in processes if lives(process)]) and time.monotonic() < end:
         time.sleep(0.02)
-    return there
+    return alive
 
 
 def children(process: int) -> list[int]:
-    found: list[int] = []
+    pids: list[int] = []
     for path in Path(f"/proc/{process}/task").glob("*/children"):
         with suppress(OSError):  # a thread that has ended since
-            found += map(int, path.read_text().split())
-    return found
+            pids += map(int, path.read_text().split())
+    return pids
 
 
 @pytest.fixture
@@ -140,12 +140,12 @@ def test_a_thread_of_the_launcher_that_ends_is_not_the_launcher(rank: str, start
     assert left([process := started(BY_THREAD, rank, SECOND)[1]], 1.5) == [process]
 
 
-@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("terminated", [False, True])
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_ranks_whose_launcher_and_sentinel_are_killed_at_once(
-    ranks: int, told: bool, tmp_path: Path, doomed: list[int]
+    ranks: int, terminated: bool, tmp_path: Path, doomed: list[int]
 ) -> None:
-    """Also where one has been `told` to end just before, and what it then says is read by nobody.
+    """Also where one was told to end just before (`terminated`), and what it then says is read by nobody.
 
     The last one: of Hydra's pipes to the others, those that it started later hold the ends that are read as well.
     """
@@ -159,12 +159,12 @@ def test_ranks_whose_launcher_and_sentinel_are_killed_at_once(
         while not all(file.exists() for file in files):
             assert time.monotonic() < end and launcher.poll() is None
             time.sleep(0.02)
-        found = [tuple(map(int, file.read_text().split())) for file in files]
-        processes = [process for process, _ in found]
+        pairs = [tuple(map(int, file.read_text().split())) for file in files]
+        processes = [process for process, _ in pairs]
         doomed += processes
-        others = {launcher.pid, *(parent for _, parent in found), *children(processes[0])}
+        others = {launcher.pid, *(parent for _, parent in pairs), *children(processes[0])}
         assert len(children(processes[0])) == (ranks > 1), "the sentinel"
-        if told:
+        if terminated:
             os.kill(processes[-1], signal.SIGTERM)
             time.sleep(0.1)  # less than it waits for a word of the sentinel's
         for process in others:

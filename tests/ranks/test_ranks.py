@@ -73,19 +73,19 @@ def mixed_traffic(comm: Any) -> tuple[bytes, bytes, dict[str, Any]]:
         for flight in flights:
             fabric.receive(block, flight)
         gathered = fabric.receive(block, start_allgather(block, every, tiles))
-    found = whole(block, gathered).tobytes() + b"".join(whole(block, flight.tiles).tobytes() for flight in flights)
+    arrived = whole(block, gathered).tobytes() + b"".join(whole(block, flight.tiles).tobytes() for flight in flights)
     clocks = whole(block, block.clock.state.transpose(1, 2, 0)).tobytes()
     report = measured(block)
     del report["host"]
-    return found, clocks, report
+    return arrived, clocks, report
 
 
 @pytest.mark.mpi(ranks=RANKS)
 def test_tiles_clocks_and_counts_of_any_traffic_are_those_of_one_rank(comm):
-    here, alone = mixed_traffic(comm), on_one_rank(comm, mixed_traffic)
-    assert here[2] == alone[2]
-    assert here[0] == alone[0]
-    assert here[1] == alone[1], "every core's time and path"
+    together, alone = mixed_traffic(comm), on_one_rank(comm, mixed_traffic)
+    assert together[2] == alone[2]
+    assert together[0] == alone[0]
+    assert together[1] == alone[1], "every core's time and path"
 
 
 @pytest.mark.mpi(ranks=RANKS)
@@ -97,22 +97,22 @@ def test_a_models_logits_are_those_of_one_rank_to_the_bit(comm, tmp_path: Path):
 
 
 def load(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    report: dict[str, Any] = json.loads(path.read_text())
+    return report
 
 
 @pytest.fixture(scope="module")
 def one_rank_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     """`one_rank_run(run_meshrt, mesh)`: standard output and report of the command below on one rank; runs it once."""
     path = tmp_path_factory.mktemp("one") / "report.json"
-    found: dict[tuple[str, ...], tuple[str, dict[str, Any]]] = {}
+    runs: dict[tuple[str, ...], tuple[str, dict[str, Any]]] = {}
 
     def run(run_meshrt: Callable[..., Any], mesh: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
-        if mesh not in found:
+        if mesh not in runs:
             code, out, err, _ = run_meshrt(*COMMAND, *mesh, "--json", str(path))
             assert code == 0, err
-            found[mesh] = out, load(path)
-        return found[mesh]
+            runs[mesh] = out, load(path)
+        return runs[mesh]
 
     return run
 
@@ -128,7 +128,7 @@ def test_the_command_gives_the_same_text_and_report(
     mesh: tuple[str, ...], ranks: int, run_meshrt, one_rank_run, tmp_path: Path
 ):
     """Where every core is a rank of its own, the packets at the MPI calls are the hops."""
-    one_out, one = one_rank_run(run_meshrt, mesh)
+    one_out, one_report = one_rank_run(run_meshrt, mesh)
     reports = []
     for name in ("a.json", "b.json") if ranks == 2 else ("a.json",):
         code, out, err, _ = run_meshrt(*COMMAND, *mesh, "--json", str(tmp_path / name), ranks=ranks, timeout=300)
@@ -136,8 +136,8 @@ def test_the_command_gives_the_same_text_and_report(
         assert out.split("\n")[0] == one_out.split("\n")[0], "the text"
         reports.append(load(tmp_path / name))
     for report in reports:
-        assert without_host(report) == without_host(one)
+        assert without_host(report) == without_host(one_report)
         assert report["host"]["ranks"] == ranks
     packets = reports[0]["host"]["packets"]
-    assert packets == one["measured"]["hops"] if ranks > 2 else 0 < packets < one["measured"]["hops"]
-    assert one["host"]["packets"] == 0
+    assert packets == one_report["measured"]["hops"] if ranks > 2 else 0 < packets < one_report["measured"]["hops"]
+    assert one_report["host"]["packets"] == 0

@@ -26,7 +26,9 @@ WORK: dict[str, dict[str, Any]] = {
 
 def choices(name: str) -> tuple[str, ...]:
     comparison = COMPARISONS[name]
-    return next(one.choices for one in load_program(comparison.program).options if one.name == comparison.option)
+    return next(
+        option.choices for option in load_program(comparison.program).options if option.name == comparison.option
+    )
 
 
 def of_wse2(comm: Any, name: str, payload: bool | None = None, only: tuple[str, ...] = (), **limits: int) -> Any:
@@ -38,29 +40,29 @@ def of_wse2(comm: Any, name: str, payload: bool | None = None, only: tuple[str, 
 @pytest.mark.mpi(ranks=[1, 3])
 @pytest.mark.parametrize("name", WORK)
 def test_every_choice_is_measured_as_if_it_ran_alone(name: str, comm):
-    told = of_wse2(comm, name)
-    rows = told["alternatives"]
+    comparison = of_wse2(comm, name)
+    rows = comparison["alternatives"]
     own = [row["arguments"][COMPARISONS[name].option] for row in rows]
     assert tuple(dict.fromkeys(own)) == choices(name)
     for row in rows:
         arguments = {**WORK[name], **row["arguments"]}
         report = on_one_rank(
-            comm, lambda one, own=arguments: run_report(one, COMPARISONS[name].program, (4, 4), "wse2", **own)
+            comm, lambda single, own=arguments: run_report(single, COMPARISONS[name].program, (4, 4), "wse2", **own)
         )
         assert row["refused"] is None
         assert all(row[key] == report[key] for key in ("result", "measured", "phases"))
         first = rows[0]["measured"]["critical_path"]["cycles"]
         assert row["relative_cycles"] == report["measured"]["critical_path"]["cycles"] / first
-    assert list(told["host"]["wall_seconds"]) == [row["name"] for row in rows]
-    assert told["host"]["ranks"] == comm.size
-    told["host"] = None
-    assert told == on_one_rank(comm, lambda one: {**of_wse2(one, name), "host": None})
+    assert list(comparison["host"]["wall_seconds"]) == [row["name"] for row in rows]
+    assert comparison["host"]["ranks"] == comm.size
+    comparison["host"] = None
+    assert comparison == on_one_rank(comm, lambda single: {**of_wse2(single, name), "host": None})
 
 
 def test_the_k_tree_comes_with_one_to_three_phases():
-    found = alternatives(COMPARISONS["gemv"], load_program("gemv"))
-    assert [found[f"ktree K={k}"]["phases"] for k in (1, 2, 3)] == [1, 2, 3]
-    assert "pipeline" in found and "ring" in found
+    by_name = alternatives(COMPARISONS["gemv"], load_program("gemv"))
+    assert [by_name[f"ktree K={k}"]["phases"] for k in (1, 2, 3)] == [1, 2, 3]
+    assert "pipeline" in by_name and "ring" in by_name
 
 
 def test_only_takes_labels_and_choices():
@@ -82,11 +84,11 @@ def test_what_the_machine_refuses_is_in_the_table_with_the_reason(comm, capsys: 
         for row in of_wse2(comm, "gemm", payload=True)["alternatives"]
     }
     assert needed["allgather"] > needed["meshgemm"]
-    told = of_wse2(comm, "gemm", core_memory=needed["allgather"] - 1)
-    refused = {row["name"]: row["refused"] for row in told["alternatives"]}
+    comparison = of_wse2(comm, "gemm", core_memory=needed["allgather"] - 1)
+    refused = {row["name"]: row["refused"] for row in comparison["alternatives"]}
     assert refused["meshgemm"] is None and "the limit is" in refused["allgather"]
-    assert "measured" not in told["alternatives"][list(refused).index("allgather")]
-    print_comparison(told)
+    assert "measured" not in comparison["alternatives"][list(refused).index("allgather")]
+    print_comparison(comparison)
     lines = capsys.readouterr().out.splitlines()
     assert f"allgather is refused: {refused['allgather']}" in lines
     cells = dict(zip(refused, next(line for line in lines if line.startswith("path cycles")).split()[2:], strict=True))
@@ -95,19 +97,19 @@ def test_what_the_machine_refuses_is_in_the_table_with_the_reason(comm, capsys: 
 
 @pytest.mark.mpi(ranks=[1])
 def test_the_first_that_ran_is_what_the_others_are_relative_to(comm):
-    told = of_wse2(comm, "gemm", core_memory=1)
-    assert all(row["refused"] for row in told["alternatives"])
+    comparison = of_wse2(comm, "gemm", core_memory=1)
+    assert all(row["refused"] for row in comparison["alternatives"])
     two = of_wse2(comm, "gemm", only=("meshgemm", "cannon"))["alternatives"]
     assert two[0]["relative_cycles"] == 1 and len(two) == 2
 
 
 @pytest.mark.mpi(ranks=[1])
 def test_large_meshes_go_without_numbers_unless_they_are_asked_for(comm):
-    def payload(mesh: tuple[int, int], asked: bool | None) -> str:
+    def payload(mesh: tuple[int, int], wanted: bool | None) -> str:
         work, ideal = {"k": 8, "n": 8}, find_device("ideal")
-        told = compare(comm, Console(), "gemv", work, mesh=mesh, device=ideal, payload=asked, only=("ring",))
-        assert ("max_abs_error" in told["alternatives"][0]["result"]) == (told["payload"] == "full")
-        return str(told["payload"])
+        comparison = compare(comm, Console(), "gemv", work, mesh=mesh, device=ideal, payload=wanted, only=("ring",))
+        assert ("max_abs_error" in comparison["alternatives"][0]["result"]) == (comparison["payload"] == "full")
+        return str(comparison["payload"])
 
     assert payload((64, 64), None) == "full"
     assert payload((65, 64), None) == "none"
@@ -119,15 +121,15 @@ def test_large_meshes_go_without_numbers_unless_they_are_asked_for(comm):
 def test_ways_to_experts_say_the_same(comm):
     """Placements and dispatches of a mixture: the same text, and what each measures is what it does alone."""
     work = {"model": "mixtral-tiny", "layers": 1, "prompt_ids": "5,96,7,130,2", "max_new_tokens": 2}
-    told = compare(comm, Console(), "experts", work, mesh=(4, 4), device=find_device("ideal"))
-    rows = {row["name"]: row for row in told["alternatives"]}
+    comparison = compare(comm, Console(), "experts", work, mesh=(4, 4), device=find_device("ideal"))
+    rows = {row["name"]: row for row in comparison["alternatives"]}
     assert [*rows] == [
         "split padded", "split dense", "split ring", "split multicast", "split crossbar", "regions ring",
         "regions multicast", "regions crossbar",
     ]  # fmt: skip
     assert all(row["agrees"] for row in rows.values())
     options = {**work, "experts": "regions", "dispatch": "crossbar"}
-    alone = on_one_rank(comm, lambda one: run_report(one, "llama", (4, 4), **options))
+    alone = on_one_rank(comm, lambda single: run_report(single, "llama", (4, 4), **options))
     assert rows["regions crossbar"]["measured"] == alone["measured"]
 
 
@@ -165,7 +167,7 @@ def test_json_on_standard_output_is_the_report(run_meshrt: Run):
     arguments = ("bench", "llama", "--layers", "1", "--max-new-tokens", "2", "--prompt-ids", "5,6", "--json", "-")
     code, out, err, _ = run_meshrt(*arguments, ranks=2)
     assert (code, err) == (0, "")
-    told = json.loads(out)
+    comparison = json.loads(out)
     keys = (
         "schema",
         "comparison",
@@ -178,10 +180,10 @@ def test_json_on_standard_output_is_the_report(run_meshrt: Run):
         "alternatives",
         "host",
     )
-    assert tuple(told) == keys
-    assert (told["comparison"], told["mesh"], told["payload"]) == ("llama", [8, 8], "full")
-    assert told["arguments"]["max_new_tokens"] == 2
-    assert all(row["agrees"] for row in told["alternatives"])
+    assert tuple(comparison) == keys
+    assert (comparison["comparison"], comparison["mesh"], comparison["payload"]) == ("llama", [8, 8], "full")
+    assert comparison["arguments"]["max_new_tokens"] == 2
+    assert all(row["agrees"] for row in comparison["alternatives"])
 
 
 def test_wrong_input_ends_a_comparison_with_code_2(run_meshrt: Run):

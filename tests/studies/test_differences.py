@@ -37,8 +37,11 @@ AFTER = {
 
 
 def test_what_differs_is_found_by_name_and_all_of_it() -> None:
-    found = {one.path: (one.before, one.after, one.change) for one in differences(BEFORE, AFTER)}
-    assert found == {
+    by_path = {
+        difference.path: (difference.before, difference.after, difference.change)
+        for difference in differences(BEFORE, AFTER)
+    }
+    assert by_path == {
         "arguments.m": (64, 65, 1 / 64),
         "measured.hops": (100, 105, 0.05),
         "measured.link_bytes.total": (8, 4, -0.5),
@@ -49,15 +52,18 @@ def test_what_differs_is_found_by_name_and_all_of_it() -> None:
         "result.ids.2": ("absent", 3, None),
     }
     assert differences(BEFORE, BEFORE) == []
-    assert "host.wall_seconds" in [one.path for one in differences(BEFORE, AFTER, left_out=("kinds",))]
-    assert [one.path for one in differences(BEFORE, AFTER, ["*hops"])] == ["measured.hops", "phases.decode#2.hops"]
+    assert "host.wall_seconds" in [difference.path for difference in differences(BEFORE, AFTER, left_out=("kinds",))]
+    assert [difference.path for difference in differences(BEFORE, AFTER, ["*hops"])] == [
+        "measured.hops",
+        "phases.decode#2.hops",
+    ]
 
 
 def test_a_share_is_of_results_and_in_both_directions() -> None:
-    found = differences(BEFORE, AFTER, ["measured.hops", "measured.link*", "arguments.*"])
-    assert above(found, 0.5) == []
-    assert [line.split(" was ")[0] for line in above(found, 0.05)] == ["measured.link_bytes.total"]
-    assert above(found, 0.0499) == [
+    changed = differences(BEFORE, AFTER, ["measured.hops", "measured.link*", "arguments.*"])
+    assert above(changed, 0.5) == []
+    assert [line.split(" was ")[0] for line in above(changed, 0.05)] == ["measured.link_bytes.total"]
+    assert above(changed, 0.0499) == [
         "measured.hops was 100 and is 105: +5 %",
         "measured.link_bytes.total was 8 and is 4: -50 %",
     ]
@@ -98,13 +104,13 @@ def test_bounds_name_numbers_by_their_path_or_its_end() -> None:
     assert lines("hops=6,hops==6") == ["hops is 7, expected at most 6", "hops is 7, expected just 6"]
     assert lines("hops=8") == []
     assert lines("hops==8,decode.hops<5") == ["hops is 7, expected just 8", "decode.hops is 5, expected less than 5"]
-    told = {
+    messages = {
         "max=1": "may be a.max or b.max",
         "text=1": "no number 'text'; there are hops, .*, max_abs_error, and those of a phase as PHASE.hops$",
         "hop=1": "no number 'hop'; did you mean hops",
         "decode.hop=1": "did you mean decode.hops",
     }
-    for wrong, words in told.items():
+    for wrong, words in messages.items():
         with pytest.raises(UsageError, match=words):
             lines(wrong)
     for wrong in ("hops", "hops=many", "hops~1", "=1", "hops<nan", "hops===7"):

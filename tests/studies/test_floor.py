@@ -51,26 +51,27 @@ def test_the_messages_of_a_run_are_recorded_and_sent_again(
         return bare(ranks, folder)
 
     reports, recorded = list[dict[str, Any]](), list[list[tuple[int, ...]]]()
-    found = floor.measure(timed, kept, ranks, RUN)
+    figures = floor.measure(timed, kept, ranks, RUN)
     sent, received = Counter[tuple[int, ...]](), Counter[tuple[int, ...]]()
     packets = 0
     for rank, events in enumerate(recorded):
         posted = 0
-        for what, comm, other, nbytes, tag in events:
-            if what == SEND:
+        for kind, comm, other, nbytes, tag in events:
+            if kind == SEND:
                 sent[comm, rank, other, nbytes, tag] += 1
                 packets += comm == 3  # after those for control and for first uses, as block.py makes them
-            elif what == RECEIVE:
+            elif kind == RECEIVE:
                 received[comm, other, rank, nbytes, tag] += 1
-            posted += what not in (DUPLICATE, WAIT)
+            posted += kind not in (DUPLICATE, WAIT)
         assert sum(event[0] == WAIT for event in events) == posted  # everything that was posted was waited for
     assert sent == received
     assert packets == reports[0]["host"]["messages"]
-    assert found.messages == sum(sent.values()) > packets
-    assert found.bytes == sum(nbytes * count for (_, _, _, nbytes, _), count in sent.items())
-    assert 0 < found.bare_seconds < found.bare_job_seconds
-    assert found.job_cpu_seconds == found.job_seconds and found.bare_job_cpu_seconds > 0  # as `timed` above has it
-    assert floor.as_json(found)["ratio"] == found.job_seconds / found.bare_job_seconds
+    assert figures.messages == sum(sent.values()) > packets
+    assert figures.bytes == sum(nbytes * count for (_, _, _, nbytes, _), count in sent.items())
+    assert 0 < figures.bare_seconds < figures.bare_job_seconds
+    assert figures.job_cpu_seconds == figures.job_seconds  # as `timed` above has it
+    assert figures.bare_job_cpu_seconds > 0
+    assert floor.as_json(figures)["ratio"] == figures.job_seconds / figures.bare_job_seconds
 
 
 def test_a_floor_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

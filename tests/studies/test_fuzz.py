@@ -52,9 +52,9 @@ def test_a_short_run_tries_all_kinds_and_finds_nothing(tmp_path: Path, capsys: p
     tally = fuzz.fuzz(300, 1, fuzz.KINDS, out, Enough(inputs=inputs), environment())
     assert not out.exists(), [path.read_text() for path in out.glob("*/trace.txt")]
     fuzz.print_tally(tally)
-    found = rows(capsys.readouterr().out)
-    assert set(found) == {*fuzz.KINDS, "all"} and int(found["all"][0]) >= inputs
-    assert all(int(row[0]) >= 40 and row[2] == "0" for row in found.values())
+    counts = rows(capsys.readouterr().out)
+    assert set(counts) == {*fuzz.KINDS, "all"} and int(counts["all"][0]) >= inputs
+    assert all(int(row[0]) >= 40 and row[2] == "0" for row in counts.values())
 
 
 def test_the_command_ends_in_time_with_a_row_for_each_kind(run_meshrt: Run, tmp_path: Path) -> None:

@@ -36,13 +36,13 @@ def test_prices_are_found_again_and_none_is_negative() -> None:
     runs = [replace(run, cpu_seconds=told(PRICES, run)) for run in map(counted, FITTED)]
     assert fit(runs) == pytest.approx(PRICES, rel=1e-6)
     cheaper = [replace(run, cpu_seconds=told(PRICES | {"packet": -1e-8}, run)) for run in runs]
-    found = fit(cheaper)
-    assert found.keys() == TERMS.keys() and min(found.values()) == 0
+    prices = fit(cheaper)
+    assert prices.keys() == TERMS.keys() and min(prices.values()) == 0
 
 
 def test_no_size_that_is_held_back_was_fitted() -> None:
     assert not {*FITTED} & {*HELD}
-    assert not {one.side for one in FITTED} & {one.side for one in HELD}
+    assert not {size.side for size in FITTED} & {size.side for size in HELD}
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_is_measured_is_what_the_closed_forms_say(
     assert run.cpu_seconds > 0 and replace(run, cpu_seconds=0.0) == counted(size)
     assert told(model.prices, run) == pytest.approx(run.cpu_seconds)
     document = hostmodel.as_json(model, Network())
-    assert [one["held_back"] for one in document["runs"]] == [False, True]
+    assert [entry["held_back"] for entry in document["runs"]] == [False, True]
     hostmodel.print_model(model, Network())
     out = capsys.readouterr().out
     assert "64 processors a node, 2 us a message, 12.5 GB/s a node (assumed)" in out
@@ -75,9 +75,9 @@ def test_what_is_measured_is_what_the_closed_forms_say(
 
 @pytest.mark.parametrize("size", [*hostmodel.WORKS.values()], ids=str)
 def test_more_nodes_bring_what_the_prices_say(size: GemmSize) -> None:
-    one = projected(PRICES, size, 1, Network(processors=1))
-    assert one.seconds == one.alone == pytest.approx(told(PRICES, counted(replace(size, ranks=1))))
-    assert one.share == 0
+    single = projected(PRICES, size, 1, Network(processors=1))
+    assert single.seconds == single.alone == pytest.approx(told(PRICES, counted(replace(size, ranks=1))))
+    assert single.share == 0
     four = projected(PRICES, size, 1, Network(processors=4))
     block = counted(replace(size, side=size.side // 2, ranks=1))
     sends = (

@@ -56,8 +56,8 @@ def test_table_3_has_the_papers_sizes() -> None:
 
 def test_tables_4_to_6_have_the_papers_sizes() -> None:
     fourth = sizes.table4()
-    found = {(row.subject, row.system): row.emulated for row in fourth}
-    assert [round(one or 0, 2) for one in found.values()] == [185.35, 192.40, 199.80, 182.50, 201.38, 189.65]
+    mebibytes = {(row.subject, row.system): row.emulated for row in fourth}
+    assert [round(size or 0, 2) for size in mebibytes.values()] == [185.35, 192.40, 199.80, 182.50, 201.38, 189.65]
     assert [row.subject for row in fourth if (row.emulated or 0) > published.BUDGET_MIB] == [DEEPSEEK]
     for row in sizes.table6():
         rank, bits = int(row.column.split()[-1]), int(row.system.removeprefix("INT"))
@@ -73,8 +73,10 @@ def test_rooflines_are_what_bytes_and_operations_allow() -> None:
     """Mixtral: 1,342,177,280 weights of attention, 45,097,156,608 of experts, 32,000 x 4,096 of the head."""
     attention, experts, head = 1_342_177_280, 45_097_156_608, 32_000 * 4_096
     form = rooflines.END_TO_END["MiLo"]
-    one = ((attention + experts / 4) * 3.5 / 8 + 2 * head) / 1555e9
-    assert rooflines.step_seconds(form, 1) == pytest.approx(one, rel=1e-12) and one == pytest.approx(3.7e-3, abs=5e-5)
+    single = ((attention + experts / 4) * 3.5 / 8 + 2 * head) / 1555e9
+    assert rooflines.step_seconds(form, 1) == pytest.approx(single, rel=1e-12) and single == pytest.approx(
+        3.7e-3, abs=5e-5
+    )
     hit = 1 - 0.75**16
     sixteen = ((attention + experts * hit) * 3.5 / 8 + 2 * head) / 1555e9
     assert rooflines.step_seconds(form, 16) == pytest.approx(sixteen, rel=1e-12)
@@ -83,7 +85,7 @@ def test_rooflines_are_what_bytes_and_operations_allow() -> None:
     operations = 2 * many * (attention + experts / 4 + head)
     assert rooflines.step_seconds(form, many) == pytest.approx(operations / 312e12, rel=1e-12)
     ratios = [row.emulated for row in rooflines.table7() if row.unit == "x"]
-    assert all(1.13 < (one or 0) < 4 / 3.5 for one in ratios)
+    assert all(1.13 < (ratio or 0) < 4 / 3.5 for ratio in ratios)
     for row in rooflines.figure9():
         most = 4.125 / (3.25 if row.system.split()[-1] == "symmetric" else 3.5)
         assert 0.99 * most < (row.emulated or 0) < most
@@ -120,18 +122,18 @@ def test_what_needs_the_published_weights_has_no_figure_here() -> None:
 
 
 def measured(nats: list[float]) -> RecipeOutcome:
-    return RecipeOutcome("", 1, 0, 3.5, (), tuple((one, 1) for one in nats), 0.0)
+    return RecipeOutcome("", 1, 0, 3.5, (), tuple((loss, 1) for loss in nats), 0.0)
 
 
 def test_orders_hold_by_two_standard_errors() -> None:
     """Differences of 1, 2, 3: 2 +- 1 / sqrt(3)."""
     base, more = measured([5.0, 6.0, 9.0]), measured([6.0, 8.0, 12.0])
     assert more.more_than(base) == pytest.approx((2, 1 / sqrt(3)))
-    found = {"a": more, "b": base, "c": measured([4.0, 7.0, 9.1])}
-    assert worse("", "", found, "a", "b").holds is True
-    assert worse("", "", found, "b", "a").holds is False
-    assert worse("", "", found, "c", "b").holds is None
-    assert worse("", "", found, "a", "b").found == "+2000.00 +- 577.35 mnats"
+    outcomes = {"a": more, "b": base, "c": measured([4.0, 7.0, 9.1])}
+    assert worse("", "", outcomes, "a", "b").holds is True
+    assert worse("", "", outcomes, "b", "a").holds is False
+    assert worse("", "", outcomes, "c", "b").holds is None
+    assert worse("", "", outcomes, "a", "b").found == "+2000.00 +- 577.35 mnats"
 
 
 def test_table_4s_policies_get_the_same_bytes_and_the_averages_are_exact() -> None:
@@ -139,17 +141,20 @@ def test_table_4s_policies_get_the_same_bytes_and_the_averages_are_exact() -> No
     for model, budget in BUDGET.items():
         config, checkpoint = read_model(find_model(model))
         text = story_sequences(config, load_tokenizer(find_model(model)), 0, 4)
-        shapes, known = shapes_of(config), statistics(config, checkpoint, text)
+        shapes, figures = shapes_of(config), statistics(config, checkpoint, text)
         scheme = CodeScheme("milo", 3, 64, False, 3)
-        recipes = {name: one for name, one in RECIPES["4"](model).items() if one.ranks}
-        found = {name: choose(shapes, scheme, one.ranks or "", one.budget, known)[0] for name, one in recipes.items()}
-        nbytes = {name: sizes_of(shapes, scheme, ranks)["compensator_bytes"] for name, ranks in found.items()}
+        recipes = {name: recipe for name, recipe in RECIPES["4"](model).items() if recipe.ranks}
+        chosen = {
+            name: choose(shapes, scheme, recipe.ranks or "", recipe.budget, figures)[0]
+            for name, recipe in recipes.items()
+        }
+        nbytes = {name: sizes_of(shapes, scheme, ranks)["compensator_bytes"] for name, ranks in chosen.items()}
         assert all(0.75 * budget < nbytes[name] <= budget for name in ("uniform", "dense", "sparse"))
-        both = [name for name in found if "+" in name]
+        both = [name for name in chosen if "+" in name]
         assert len(both) == 4 and len({nbytes[name] for name in both}) == 1
-        experts = [one.name for one in shapes.matrices if one.expert]
-        assert all(sum(found[name].get(one, 0) for one in experts) == 4 * len(experts) for name in both)
-        assert len({tuple(found[name].items()) for name in both}) == 4
+        experts = [matrix.name for matrix in shapes.matrices if matrix.expert]
+        assert all(sum(chosen[name].get(expert, 0) for expert in experts) == 4 * len(experts) for name in both)
+        assert len({tuple(chosen[name].items()) for name in both}) == 4
 
 
 @pytest.mark.sample(1)
@@ -161,14 +166,14 @@ def test_what_is_measured_is_what_quantize_reports(
                "--calibration-stories", "8")  # fmt: skip
     done = run_meshrt("quantize", model, "--out", str(tmp_path / "out"), "--json", str(tmp_path / "told"), *options)
     assert done.code == 0, done.stderr
-    told = json.loads((tmp_path / "told").read_text())
+    report = json.loads((tmp_path / "told").read_text())
     monkeypatch.setattr(quality, "CALIBRATION_STORIES", 8)
-    found = measure(Recipe(model, "milo", "dense-2+frequency-2", rounds=1), 3)
+    outcome = measure(Recipe(model, "milo", "dense-2+frequency-2", rounds=1), 3)
     base = measure(Recipe(model, "fp16"), 3)
-    assert told["bytes"] == found.bytes and told["compensator_bytes"] == found.compensator_bytes
-    assert told["perplexity"]["after"] == found.perplexity and told["perplexity"]["before"] == base.perplexity
-    nats = (told["perplexity"]["nats_more"], told["perplexity"]["standard_error"])
-    assert found.more_than(base) == nats and found.bytes < base.bytes / 3
+    assert report["bytes"] == outcome.bytes and report["compensator_bytes"] == outcome.compensator_bytes
+    assert report["perplexity"]["after"] == outcome.perplexity and report["perplexity"]["before"] == base.perplexity
+    nats = (report["perplexity"]["nats_more"], report["perplexity"]["standard_error"])
+    assert outcome.more_than(base) == nats and outcome.bytes < base.bytes / 3
 
 
 @pytest.mark.mpi(ranks=[3])
@@ -178,7 +183,7 @@ def test_the_report_is_the_same_on_any_number_of_ranks(comm: Any, monkeypatch: p
     names = ("2", "5")
     report = reproduce(comm, Console(), names, RecipeOutcomes(1))
     assert report.pop("host")["ranks"] == comm.size
-    alone = on_one_rank(comm, lambda one: reproduce(one, Console(), names, RecipeOutcomes(1)))
+    alone = on_one_rank(comm, lambda single: reproduce(single, Console(), names, RecipeOutcomes(1)))
     alone.pop("host")
     assert report == alone
     assert {line["table"] for line in report["packaged"]} == {"2"}
@@ -208,7 +213,7 @@ def test_tables_for_people(
     assert any("in float16 it does not fit into an A100" in line for line in lines)
     assert "- (2048, 11008) is no matrix of DeepSeek-MoE: it has 10944, 2816 and 1408 in that place." in lines
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"tables.csv", "claims.csv", *(f"packaged_{one}.csv" for one in (*measured, "figure5"))}
+    assert names == {"tables.csv", "claims.csv", *(f"packaged_{part}.csv" for part in (*measured, "figure5"))}
     if not measured:
         return
     assert "Mixtral-8x7B HQQ memory, GiB 20.5 20.4939 1" in lines
@@ -242,9 +247,9 @@ def test_what_was_measured_is_kept(comm: Any, tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_command(run_meshrt: Callable[..., Finished]) -> None:
-    told = run_meshrt("reproduce", "milo", "5", "7", "--json", "-")
-    report = json.loads(told.stdout)
-    assert told.code == 0 and report["paper"] == "milo" and report["packaged"] == []
+    finished = run_meshrt("reproduce", "milo", "5", "7", "--json", "-")
+    report = json.loads(finished.stdout)
+    assert finished.code == 0 and report["paper"] == "milo" and report["packaged"] == []
     assert {row["table"] for row in report["rows"]} == {"5", "7"}
     assert run_meshrt("reproduce", "milo", "5").stdout.count("MiLo-s") == 4
     bad = run_meshrt("reproduce", "milo", "10")

@@ -37,10 +37,14 @@ MEAN = fmean(published.LENGTHS)
 
 
 def test_table_1_is_what_section_3_2_says_of_it() -> None:
-    one, naive = TABLE1["sequential"], TABLE1["naive"]
-    assert naive.seconds / one.seconds == pytest.approx(11.5, abs=0.01)  # "more than 11x slower"
-    assert naive.flops and one.flops and naive.flops / one.flops == pytest.approx(4, rel=1e-3)
-    assert naive.hbm_bytes and one.hbm_bytes and naive.hbm_bytes / one.hbm_bytes == pytest.approx(10.5, abs=0.05)
+    sequential, naive = TABLE1["sequential"], TABLE1["naive"]
+    assert naive.seconds / sequential.seconds == pytest.approx(11.5, abs=0.01)  # "more than 11x slower"
+    assert naive.flops and sequential.flops and naive.flops / sequential.flops == pytest.approx(4, rel=1e-3)
+    assert (
+        naive.hbm_bytes
+        and sequential.hbm_bytes
+        and naive.hbm_bytes / sequential.hbm_bytes == pytest.approx(10.5, abs=0.05)
+    )
 
 
 def test_table_3_is_what_section_5_2_says_of_it() -> None:
@@ -64,21 +68,21 @@ def test_table_3_counts_transposes_of_x_by_the_tensor_engine_and_gibibytes() -> 
 @pytest.mark.parametrize("block_m", TABLE4)
 def test_intensities_of_table_4_are_eq_10_with_spills_in_mebibytes(block_m: int) -> None:
     m, k, r, n = (published.TABLE4_SIZES[axis] for axis in "mkrn")
-    one = TABLE4[block_m]
-    assert one.saved is not None and one.reloaded is not None
-    traffic = 2 * (m * (k + n) + m / block_m * r * (k + n)) + one.saved + one.reloaded
-    assert one.intensity == pytest.approx(2 * m * r * (k + n) / traffic, rel=1e-4)
+    row = TABLE4[block_m]
+    assert row.saved is not None and row.reloaded is not None
+    traffic = 2 * (m * (k + n) + m / block_m * r * (k + n)) + row.saved + row.reloaded
+    assert row.intensity == pytest.approx(2 * m * r * (k + n) / traffic, rel=1e-4)
 
 
 def test_throughput_of_table_7_counts_the_prompt_too() -> None:
-    for one in TABLE7.values():
-        assert one.throughput == pytest.approx(2 * published.TOKENS / one.latency, rel=1e-3)
+    for row in TABLE7.values():
+        assert row.throughput == pytest.approx(2 * published.TOKENS / row.latency, rel=1e-3)
     assert TABLE7[0.0].latency / TABLE7[0.2].latency == pytest.approx(1.86, abs=0.005)  # section 5.4.4
 
 
-def _bytes(one: PublishedKernel) -> float:
-    assert one.hbm_bytes is not None
-    return one.hbm_bytes
+def _bytes(kernel: PublishedKernel) -> float:
+    assert kernel.hbm_bytes is not None
+    return kernel.hbm_bytes
 
 
 # ----------------------------------------------------------------------------------------------- at the paper's sizes
@@ -90,9 +94,9 @@ def test_operations_of_table_1_exactly(kernel: str) -> None:
     """Naive fusion computes x u once for each of ceil(8192 / 512) = 16 blocks of columns (section 3.2)."""
     m, k, r, n = (published.TABLE1_SIZES[axis] for axis in "mkrn")
     times = {"sequential": 1, "naive": 16}[kernel]
-    found = _measured(job(TRN1, kernel, **published.TABLE1_SIZES)).flops
-    assert found == 2 * m * k * r * times + 2 * m * r * n
-    assert found / 1e9 == pytest.approx((TABLE1[kernel].flops or 0) / 1e9, abs=0.005)  # as printed, two digits
+    flops = _measured(job(TRN1, kernel, **published.TABLE1_SIZES)).flops
+    assert flops == 2 * m * k * r * times + 2 * m * r * n
+    assert flops / 1e9 == pytest.approx((TABLE1[kernel].flops or 0) / 1e9, abs=0.005)  # as printed, two digits
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -100,14 +104,14 @@ def test_operations_of_table_1_exactly(kernel: str) -> None:
 def test_traffic_and_transposes_of_table_3s_fused_kernel() -> None:
     """Of every length eq. 10 to the byte; on average within 1 % of what is published."""
     k, r, n = (published.SIZES[axis] for axis in "krn")
-    found = []
+    kernels = []
     for m in published.LENGTHS:
-        one = _measured(table3_job(TRN1, "fused", m))
-        assert one.hbm_bytes == 2 * (m * (k + n) + m // 1024 * r * (k + n))
-        assert (one.flops, one.transpose_flops) == (2 * m * r * (k + n), 2 * 128 * m * k)
-        assert one.saved == one.reloaded == 0
-        found.append(one)
-    mean = average(found)
+        kernel = _measured(table3_job(TRN1, "fused", m))
+        assert kernel.hbm_bytes == 2 * (m * (k + n) + m // 1024 * r * (k + n))
+        assert (kernel.flops, kernel.transpose_flops) == (2 * m * r * (k + n), 2 * 128 * m * k)
+        assert kernel.saved == kernel.reloaded == 0
+        kernels.append(kernel)
+    mean = average(kernels)
     assert mean is not None
     assert _bytes(mean) == pytest.approx(_bytes(TABLE3["fused"]), rel=0.01)
     assert mean.transpose_flops == pytest.approx(TABLE3["fused"].transpose_flops, rel=0.01)
@@ -150,9 +154,9 @@ def test_table_4_falls_to_its_minimum_at_1024_and_rises_with_spills(
 
 
 def _measured(job: RunJob) -> PublishedKernel:
-    found = kernel_of(run_alone(job))
-    assert found is not None
-    return found
+    kernel = kernel_of(run_alone(job))
+    assert kernel is not None
+    return kernel
 
 
 def test_table_6_is_equation_5() -> None:
@@ -169,20 +173,20 @@ def test_table_6_is_equation_5() -> None:
 
 
 def test_an_average_is_of_every_number_and_of_all_runs() -> None:
-    one = PublishedKernel(*range(1, len(asdict(PublishedKernel(0))) + 1))
-    other = PublishedKernel(*(3 * value for value in asdict(one).values()))
-    assert average([one, other]) == PublishedKernel(*(2 * value for value in asdict(one).values()))
-    assert average([one, None]) is None
+    first = PublishedKernel(*range(1, len(asdict(PublishedKernel(0))) + 1))
+    second = PublishedKernel(*(3 * value for value in asdict(first).values()))
+    assert average([first, second]) == PublishedKernel(*(2 * value for value in asdict(first).values()))
+    assert average([first, None]) is None
 
 
 @pytest.mark.mpi(ranks=[1])
 def test_parts_of_a_time_are_its_operations_the_engines_other_work_and_its_idle_time() -> None:
-    one = _measured(job(TRN1, "sequential", m=512, k=512, r=256, n=512))
-    assert one.flops and one.active
-    least, beyond, idle = parts(TRN1, one.flops, one)
-    assert least == one.flops / (2 * 128 * 128 * 2.8e9)
-    assert least + beyond == pytest.approx(one.active * one.seconds)
-    assert idle == pytest.approx((1 - one.active) * one.seconds)
+    kernel = _measured(job(TRN1, "sequential", m=512, k=512, r=256, n=512))
+    assert kernel.flops and kernel.active
+    least, beyond, idle = parts(TRN1, kernel.flops, kernel)
+    assert least == kernel.flops / (2 * 128 * 128 * 2.8e9)
+    assert least + beyond == pytest.approx(kernel.active * kernel.seconds)
+    assert idle == pytest.approx((1 - kernel.active) * kernel.seconds)
 
 
 def test_nothing_published_has_no_ratio() -> None:
@@ -203,35 +207,35 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.mpi(ranks=[1])
 def test_shares_of_a_time_add_up_and_are_what_a_free_part_of_the_machine_saves(small: None) -> None:
     for table in ("1", "3", "4"):
-        found = shares(TRN1, run_alone, table)
-        assert found
-        for one in found:
-            assert one.products + one.transposes + one.copies + one.dma == pytest.approx(one.seconds)
-            assert min(one.products, one.copies, one.dma) > 0 and one.transposes > -1e-12
+        split = shares(TRN1, run_alone, table)
+        assert split
+        for share in split:
+            assert share.products + share.transposes + share.copies + share.dma == pytest.approx(share.seconds)
+            assert min(share.products, share.copies, share.dma) > 0 and share.transposes > -1e-12
     whole = _measured(neuronmm_tables.table4_job(TRN1, 128)).seconds
-    assert next(one.seconds for one in found if one.subject == "B_M = 128") == whole
+    assert next(share.seconds for share in split if share.subject == "B_M = 128") == whole
 
 
 @pytest.mark.mpi(ranks=[1, 2])
 def test_ranks_share_the_runs_and_change_nothing(comm: Any, small: None) -> None:
     names = ("1", "3", "4", "6", "figure6")
-    told = reproduce(comm, Console(), names, TRN1, RunStore())
-    alone = on_one_rank(comm, lambda one: reproduce(one, Console(), names, TRN1, RunStore()))
-    told.pop("host"), alone.pop("host")
-    assert json.dumps(told) == json.dumps(alone)
-    assert [one["table"] for one in told["summary"]] == [*names]
-    assert all(told["why"][name] for name in names)
-    assert all(row["emulated"] is not None for row in told["rows"])
+    report = reproduce(comm, Console(), names, TRN1, RunStore())
+    alone = on_one_rank(comm, lambda single: reproduce(single, Console(), names, TRN1, RunStore()))
+    report.pop("host"), alone.pop("host")
+    assert json.dumps(report) == json.dumps(alone)
+    assert [row["table"] for row in report["summary"]] == [*names]
+    assert all(report["why"][name] for name in names)
+    assert all(row["emulated"] is not None for row in report["rows"])
 
 
 @pytest.mark.mpi(ranks=[1])
 def test_what_the_machine_refuses_is_said(comm: Any, small: None) -> None:
     tight = replace(TRN1, hbm_bytes=1000)
-    told = reproduce(comm, Console(), ("1", "3", "4", "figure6"), tight, RunStore())
-    cells = [row for row in told["rows"] if not row["derived"]]
-    assert cells and all(row["emulated"] is None and row["ratio"] is None for row in told["rows"])
+    report = reproduce(comm, Console(), ("1", "3", "4", "figure6"), tight, RunStore())
+    cells = [row for row in report["rows"] if not row["derived"]]
+    assert cells and all(row["emulated"] is None and row["ratio"] is None for row in report["rows"])
     assert all("HBM of NeuronCore 0 is full" in row["note"] for row in cells)
-    assert told["shares"] == [] and all(point["seconds"] is None for point in told["curves"]["figure6"])
+    assert report["shares"] == [] and all(point["seconds"] is None for point in report["curves"]["figure6"])
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -245,19 +249,19 @@ def test_files_and_print_have_what_was_found(
         shown.append((name, {row["table"] for row in report["rows"]}, [*report["why"]]))
         print_part(report, name)
 
-    told = reproduce(comm, Console(), ("1", "figure6"), TRN1, RunStore(), show=show)
+    report = reproduce(comm, Console(), ("1", "figure6"), TRN1, RunStore(), show=show)
     assert shown == [("1", {"1"}, ["1"]), ("figure6", {"1", "figure6"}, ["1", "figure6"])]
     in_parts = capsys.readouterr().out
-    written = write_files(told, str(tmp_path), str(tmp_path))
+    written = write_files(report, str(tmp_path), str(tmp_path))
     assert [Path(path).name for path in written] == ["tables.csv", "shares.csv", "figure6.csv", "figure6.png"]
     with (tmp_path / "figure6.csv").open() as stream:
         points = list(csv.DictReader(stream))
-    assert [float(point["seconds"]) for point in points] == [one["seconds"] for one in told["curves"]["figure6"]]
+    assert [float(point["seconds"]) for point in points] == [point["seconds"] for point in report["curves"]["figure6"]]
     assert [int(point["m"]) for point in points] == 3 * [128, 256]
     assert (tmp_path / "figure6.png").read_bytes().startswith(b"\x89PNG")
-    print_reproduction(told)
+    print_reproduction(report)
     text = capsys.readouterr().out
-    row = told["rows"][0]
+    row = report["rows"][0]
     line = next(line for line in text.splitlines() if "latency, ms" in line)
     assert line.split()[-3:] == [f"{row['published']:.4g}", f"{row['emulated']:.4g}", f"{row['ratio']:.3g}"]
     assert "Why they differ" in text and "Figure 6, emulated, over M" in text
@@ -287,19 +291,19 @@ def test_table_7_is_a_prefill_and_all_its_tokens(tmp_path: Path, monkeypatch: py
     both = [("ratio 0", "llama-tiny"), ("ratio 0.2, rank 80", str(folder))]
     ways = [("llama-tiny", False), ("llama-tiny, weight.t()", True)]
     for (subject, model), (system, stored) in product(both, ways):
-        told = {row.column: row for row in rows if (row.subject, row.system) == (subject, system)}
+        by_column = {row.column: row for row in rows if (row.subject, row.system) == (subject, system)}
         arguments = {
             "model": model, "dtype": "bfloat16", "prompt_tokens": 16, "max_new_tokens": 16, "stored": stored,
         }  # fmt: skip
-        assert told["TTFT"].derived == stored
+        assert by_column["TTFT"].derived == stored
         report = run_alone(RunJob("llama", (1, 1), TRN1, arguments)).report
         assert report is not None
         whole = report["measured"]["critical_path"]["seconds"]
-        assert told["TTFT"].emulated == pytest.approx(1e3 * report["result"]["ttft_seconds"])
-        assert whole <= (told["end to end"].emulated or 0) < 1.02 * whole
-        assert told["throughput"].emulated == pytest.approx(32 / (told["end to end"].emulated or 0))
+        assert by_column["TTFT"].emulated == pytest.approx(1e3 * report["result"]["ttft_seconds"])
+        assert whole <= (by_column["end to end"].emulated or 0) < 1.02 * whole
+        assert by_column["throughput"].emulated == pytest.approx(32 / (by_column["end to end"].emulated or 0))
         tpot = 1e3 * report["result"]["tpot_seconds"]
-        assert tpot <= (told["TPOT"].emulated or 0) < 1.02 * tpot
+        assert tpot <= (by_column["TPOT"].emulated or 0) < 1.02 * tpot
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -308,27 +312,27 @@ def test_table_5_is_the_time_without_compression_over_that_with_it(
 ) -> None:
     """Of a small model whose layers are all run, from end to end: within 2 %, as layers overlap a little."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    asked = [{"prompt_tokens": 16, "max_new_tokens": 1}, {"context": 23, "max_new_tokens": 2}]
-    requests = (("ttft_seconds", 1, asked[0]), ("tpot_seconds", 15, asked[1]))
+    lengths = [{"prompt_tokens": 16, "max_new_tokens": 1}, {"context": 23, "max_new_tokens": 2}]
+    requests = (("ttft_seconds", 1, lengths[0]), ("tpot_seconds", 15, lengths[1]))
     monkeypatch.setattr(speedups, "REQUESTS", requests)
     monkeypatch.setattr(published, "TABLE6_BLOCK", 16)
     monkeypatch.setattr(published, "TABLE5", {"llama-tiny": {0.5: 2.0}})
-    told = reproduce(comm, Console(), ("5",), TRN1, RunStore())
-    (row,) = told["rows"]
+    reproduced = reproduce(comm, Console(), ("5",), TRN1, RunStore())
+    (row,) = reproduced["rows"]
     assert (row["table"], row["subject"], row["system"], row["published"]) == ("5", "ratio 0.5", "llama-tiny", 2.0)
     times = []
     for ratio in (0, 0.5):
         model = str(tmp_path / "meshrt" / "models" / f"llama-tiny-ratio-{ratio:g}")
         reports = [
-            run_alone(RunJob("llama", (1, 1), TRN1, {"model": model, "dtype": "bfloat16", **one})).report
-            for one in asked
+            run_alone(RunJob("llama", (1, 1), TRN1, {"model": model, "dtype": "bfloat16", **length})).report
+            for length in lengths
         ]
         times.append(sum(
             count * report["result"][name]
             for (name, count, _), report in zip(requests, reports, strict=True) if report is not None
         ))  # fmt: skip
     assert row["emulated"] == pytest.approx(times[0] / times[1], rel=0.02)
-    assert row["emulated"] != 1 and told["why"]["5"]
+    assert row["emulated"] != 1 and reproduced["why"]["5"]
 
 
 def test_a_model_that_is_not_packaged_has_its_own_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +348,9 @@ def test_a_model_that_is_not_packaged_has_its_own_sizes(tmp_path: Path, monkeypa
 
 
 def test_the_published_latencies_are_those_of_the_neuron_sdk() -> None:
-    assert len(manycores.PUBLISHED) == 10 and {one.bits for one in manycores.PUBLISHED if "3-8b" in one.model} == {8}
+    assert len(manycores.PUBLISHED) == 10 and {
+        entry.bits for entry in manycores.PUBLISHED if "3-8b" in entry.model
+    } == {8}
     assert manycores.PUBLISHED[2] == ("llama3-70b", 2048, 2048, 16, 547.0, 26.2)
 
 
@@ -354,19 +360,19 @@ def test_layers_that_are_alike_take_as_long(comm: Any, tmp_path: Path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(manycores, "CORES", 4)
     monkeypatch.setattr(manycores, "PUBLISHED", (manycores.Latency("llama-tiny", 9, 20, 16, 2.0, 1.0),))
-    told = reproduce(comm, Console(), ("tp32",), TRN1, RunStore())
-    tpot, ttft = told["rows"]
+    reproduced = reproduce(comm, Console(), ("tp32",), TRN1, RunStore())
+    tpot, ttft = reproduced["rows"]
     assert (tpot["column"], ttft["column"], tpot["derived"], ttft["derived"]) == ("TPOT", "TTFT", False, True)
     arguments = {"model": "llama-tiny", "dtype": "bfloat16"}
-    for row, name, asked in (
+    for row, name, lengths in (
         (tpot, "tpot_seconds", {"context": 19, "max_new_tokens": 2}),
         (ttft, "ttft_seconds", {"prompt_tokens": 9, "max_new_tokens": 1}),
     ):
-        report = run_alone(RunJob("llama", (4, 1), TRN1, arguments | asked)).report
+        report = run_alone(RunJob("llama", (4, 1), TRN1, arguments | lengths)).report
         assert report is not None
         assert row["emulated"] == pytest.approx(1e3 * report["result"][name], rel=0.01)
         assert row["ratio"] == row["emulated"] / row["published"]
-    assert told["summary"][0]["compared"] == 1 and told["why"]["tp32"]
+    assert reproduced["summary"][0]["compared"] == 1 and reproduced["why"]["tp32"]
 
 
 # ---------------------------------------------------------------------------------------------------- command line
@@ -386,9 +392,9 @@ def test_the_command_gives_published_and_emulated_as_json(
         "reproduce", "neuronmm", *tables, "--cache", "none", "--json", "-", "--csv", str(tmp_path / "new")
     )  # fmt: skip
     assert done.code == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert {row["table"] for row in told["rows"]} == {*tables}
-    assert all(row["ratio"] == 1 for row in told["rows"] if row["table"] == "6")
+    report = json.loads(done.stdout)
+    assert {row["table"] for row in report["rows"]} == {*tables}
+    assert all(row["ratio"] == 1 for row in report["rows"] if row["table"] == "6")
     assert (tmp_path / "new" / "tables.csv").is_file()
 
 

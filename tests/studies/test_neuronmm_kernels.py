@@ -90,39 +90,41 @@ def test_their_kernels_stand_beside_ours(
         (folder / "d.py").write_text("import nki\ndef (")
     comm.Barrier()
     kept, shown = str(folder / "runs.json"), list[tuple[str, int]]()
-    told = reproduce(comm, Console(), ["1", "4"], TRN1, open_runs(kept), folder, lambda told, name: shown.append(
-        (name, sum("published kernel" in row["system"] for row in told["rows"]))
-    ))  # fmt: skip
+
+    def show(report: dict[str, Any], name: str) -> None:
+        shown.append((name, sum("published kernel" in row["system"] for row in report["rows"])))
+
+    reproduced = reproduce(comm, Console(), ["1", "4"], TRN1, open_runs(kept), folder, show)
     if comm.rank == 0:
         assert (shown[0][0], shown[1][0]) == ("1", "4") and 0 < shown[0][1] < shown[1][1]
-    assert {name: one["file"] for name, one in told["kernels"].items()} == {
+    assert {name: kernel["file"] for name, kernel in reproduced["kernels"].items()} == {
         "nki_matmul_fully_optimized_": "b.py", "fused_three_mm_XTUV": "a.py",
     }  # fmt: skip
-    assert all(0 < one["difference"] < 2e-2 for one in told["kernels"].values())
-    found = {(row["table"], row["system"], row["column"]): row for row in told["rows"]}
+    assert all(0 < kernel["difference"] < 2e-2 for kernel in reproduced["kernels"].values())
+    cells = {(row["table"], row["system"], row["column"]): row for row in reproduced["rows"]}
     m, k, r, n = SIZES.values()
 
     def product(m: int, k: int, n: int) -> int:
         return 2 * (m * k * n // 256 + m * k * n // 128 + m * n)
 
-    theirs_ = found["1", "NKI XUV, published kernel", "traffic"]
+    theirs_ = cells["1", "NKI XUV, published kernel", "traffic"]
     assert theirs_["emulated"] * MIB == product(m, k, r) + product(m, r, n)
-    assert theirs_["published"] == found["1", "NKI XUV", "traffic"]["published"]
+    assert theirs_["published"] == cells["1", "NKI XUV", "traffic"]["published"]
     assert theirs_["note"] == "nki_matmul_fully_optimized_ of b.py"
-    fused = found["4", "NeuronMM, published kernel", "intensity"]
+    fused = cells["4", "NeuronMM, published kernel", "intensity"]
     traffic = 2 * (m * k * r // 128 + m // 128 * (k * r + r * n) + m * n)
     assert fused["emulated"] == pytest.approx(2 * m * (k * r + r * n) / traffic)
-    assert found["4", "NeuronMM, published kernel", "latency"]["emulated"] > 0
-    ours = [row for row in told["rows"] if "published kernel" not in row["system"] and not row["derived"]]
-    for table in told["summary"]:
+    assert cells["4", "NeuronMM, published kernel", "latency"]["emulated"] > 0
+    ours = [row for row in reproduced["rows"] if "published kernel" not in row["system"] and not row["derived"]]
+    for table in reproduced["summary"]:
         assert table["compared"] == sum(row["table"] == table["table"] and bool(row["ratio"]) for row in ours)
     comm.Barrier()  # rank 0 has written
     with monkeypatch.context() as nobody:  # what is kept is run no more
         nobody.setattr(theirs, "_child", None)
         again = reproduce(comm, Console(), ["1", "4"], TRN1, open_runs(kept), folder)
-    assert (again["rows"], again["kernels"]) == (told["rows"], told["kernels"])
+    assert (again["rows"], again["kernels"]) == (reproduced["rows"], reproduced["kernels"])
     alone = reproduce(comm, Console(), ["1", "4"], TRN1, RunStore())
-    assert alone["rows"] == [row for row in told["rows"] if "published kernel" not in row["system"]]
+    assert alone["rows"] == [row for row in reproduced["rows"] if "published kernel" not in row["system"]]
     assert "kernels" not in alone
 
 

@@ -42,9 +42,9 @@ def judged(comm: Any, *texts: str, sizes: tuple[int, ...] = SIZES, **limits: int
     return plmr.check(comm, subjects, sizes, find_device("wse2", **limits), 8, Console())
 
 
-def breaks(found: plmr.PlmrFinding) -> str:
+def breaks(finding: plmr.PlmrFinding) -> str:
     """The letters that are violated."""
-    return "".join(letter for letter, verdict in found.verdicts.items() if verdict.ok is False)
+    return "".join(letter for letter, verdict in finding.verdicts.items() if verdict.ok is False)
 
 
 # ------------------------------------------------------------------------------------------------------------- fits
@@ -54,26 +54,26 @@ sizes_of_meshes = st.lists(st.integers(2, 700), min_size=3, max_size=8, unique=T
 
 @given(sizes_of_meshes, st.floats(0, 3), st.floats(1e-3, 1e6))
 def test_a_power_of_n_is_found(sizes: list[int], exponent: float, factor: float):
-    found = growth.fit(sizes, [factor * n**exponent for n in sizes])
-    assert found.exponent == pytest.approx(exponent, abs=1e-3)
-    assert found.late == pytest.approx(exponent, abs=1e-3)
-    assert not found.faster_than(exponent)
-    assert not found.faster_than(exponent + 0.1)
-    assert found.faster_than(exponent - growth.TOLERANCE - 0.01)
+    fitted = growth.fit(sizes, [factor * n**exponent for n in sizes])
+    assert fitted.exponent == pytest.approx(exponent, abs=1e-3)
+    assert fitted.late == pytest.approx(exponent, abs=1e-3)
+    assert not fitted.faster_than(exponent)
+    assert not fitted.faster_than(exponent + 0.1)
+    assert fitted.faster_than(exponent - growth.TOLERANCE - 0.01)
 
 
 @given(st.lists(st.floats(0.95, 1.05), min_size=7, max_size=7), st.sampled_from([0.0, 1 / 3, 0.5, 1.0, 2.0]))
 def test_names_stand_five_percent_of_noise(noise: list[float], exponent: float):
     sizes = (8, 12, 16, 24, 32, 48, 64)
-    found = growth.fit(sizes, [9 * n**exponent * factor for n, factor in zip(sizes, noise, strict=True)])
-    assert found.name == dict(growth.KNOWN)[exponent]
+    fitted = growth.fit(sizes, [9 * n**exponent * factor for n, factor in zip(sizes, noise, strict=True)])
+    assert fitted.name == dict(growth.KNOWN)[exponent]
 
 
 @given(sizes_of_meshes, st.data())
 def test_what_reaches_a_limit_is_fitted_up_to_there(sizes: list[int], data: st.DataObject):
     limit = 3 * data.draw(st.sampled_from(sizes[1:]))
-    found = growth.fit(sizes, [min(3 * n, limit) for n in sizes], limit)
-    assert (found.exponent, found.late) == (pytest.approx(1, abs=1e-3), pytest.approx(1, abs=1e-3))
+    fitted = growth.fit(sizes, [min(3 * n, limit) for n in sizes], limit)
+    assert (fitted.exponent, fitted.late) == (pytest.approx(1, abs=1e-3), pytest.approx(1, abs=1e-3))
     assert growth.fit(sizes, [limit] * len(sizes), limit).name == "at its limit"
     assert not growth.fit(sizes, [limit] * len(sizes), limit).faster_than(0)
 
@@ -88,9 +88,9 @@ def test_zeros_are_constant_until_something_appears(sizes: list[int]):
 
 def test_what_levels_off_grows_no_more():
     for values in ((4, 5, 6, 7, 7, 7, 7), (0, 0, 5, 5, 5, 5, 5)):
-        found = growth.fit((8, 12, 16, 24, 32, 48, 64), values)
-        assert found.name == "levels off"
-        assert not found.faster_than(0)
+        fitted = growth.fit((8, 12, 16, 24, 32, 48, 64), values)
+        assert fitted.name == "levels off"
+        assert not fitted.faster_than(0)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_bounds_hold_or_say_where_they_do_not():
     grows = growth.fit([*values], [*values.values()])
 
     def lines(text: str) -> list[str]:
-        return [line for one in expect.parse([text], ["hops"]) for line in expect.broken(one, values, grows)]
+        return [line for bound in expect.parse([text], ["hops"]) for line in expect.broken(bound, values, grows)]
 
     for text in ("hops=31", "hops<=31", "hops<31.5", "hops>=7", "hops>6", "hops~N", "hops~N^2", "hops<40,hops~N"):
         assert lines(text) == [], text
@@ -129,8 +129,8 @@ def test_bounds_hold_or_say_where_they_do_not():
 
 
 def test_what_was_not_measured_holds_no_bound():
-    (one,) = expect.parse(["stages=3"], ["stages"])
-    lines = expect.broken(one, {8: 2.0, 16: None}, growth.fit([8], [2.0]))
+    (bound,) = expect.parse(["stages=3"], ["stages"])
+    lines = expect.broken(bound, {8: 2.0, 16: None}, growth.fit([8], [2.0]))
     assert lines == ["stages at N = 16 could not be measured, expected at most 3"]
 
 
@@ -138,8 +138,8 @@ def test_what_was_not_measured_holds_no_bound():
 
 
 def test_options_follow_the_mesh():
-    found = subject.parse("gemm:m={4*N},k=64", ["n={N*N//2 - 3 % 2}"])
-    assert found.arguments(10, 8) == {"m": 40, "k": 64, "n": 49}
+    parsed = subject.parse("gemm:m={4*N},k=64", ["n={N*N//2 - 3 % 2}"])
+    assert parsed.arguments(10, 8) == {"m": 40, "k": 64, "n": 49}
     assert subject.parse("meshgemm:transpose_b=true").arguments(6, 2) == {
         "algorithm": "meshgemm", "m": 12, "k": 12, "n": 12, "transpose_b": True
     }  # fmt: skip
@@ -173,8 +173,8 @@ def test_wrong_subjects_are_named(text: str, word: str):
 
 
 def test_a_model_is_llama_with_it():
-    found = subject.parse("llama-tiny:kv=concat")
-    assert (found.program.name, found.options) == ("llama", {"model": "llama-tiny", "kv": "concat"})
+    parsed = subject.parse("llama-tiny:kv=concat")
+    assert (parsed.program.name, parsed.options) == ("llama", {"model": "llama-tiny", "kv": "concat"})
 
 
 def test_a_file_that_cannot_run_by_shape_is_told_so(run_meshrt: Callable[..., Any], tmp_path: Path):
@@ -214,26 +214,26 @@ def test_cores_left_idle_break_p(used: Callable[[int], int], letters: str):
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "letters"), [("pipeline", "L"), ("ring", "L"), ("ktree", ""), ("ktree:phases=3", "")])
 def test_figure_8(name: str, letters: str, comm):
-    (found,) = judged(comm, name)
-    assert breaks(found) == letters
-    assert {verdict.ok for letter, verdict in found.verdicts.items() if letter not in (letters, "P")} == {True}
-    assert found.grows["entries"].faster_than(0) is False
+    (finding,) = judged(comm, name)
+    assert breaks(finding) == letters
+    assert {verdict.ok for letter, verdict in finding.verdicts.items() if letter not in (letters, "P")} == {True}
+    assert finding.grows["entries"].faster_than(0) is False
     stages = {"pipeline": lambda n: n - 1, "ring": lambda n: 2 * n - 3}.get(name)
     if stages:
-        assert found.values["stages"] == {n: stages(n) for n in SIZES}
+        assert finding.values["stages"] == {n: stages(n) for n in SIZES}
 
 
 @pytest.mark.mpi(ranks=[1, 2])
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "letters"), [("allgather", "LMR"), ("summa", "LR"), ("cannon", "L")])
 def test_figure_6(name: str, letters: str, comm):
-    (found,) = judged(comm, name)
-    assert breaks(found) == letters
-    assert found.values["hops"] == {n: n - 1 for n in SIZES}
+    (finding,) = judged(comm, name)
+    assert breaks(finding) == letters
+    assert finding.values["hops"] == {n: n - 1 for n in SIZES}
     wanted = dict.fromkeys(SIZES, 12) if name == "cannon" else {n: 2 * n for n in SIZES}
-    assert found.values["entries"] == wanted
-    assert all(used is not None and used <= 24 for used in found.values["entries_used"].values())
-    assert bool(found.values["stages"][SIZES[-1]]) == (name != "cannon"), "what finds no route is relayed"
+    assert finding.values["entries"] == wanted
+    assert all(used is not None and used <= 24 for used in finding.values["entries_used"].values())
+    assert bool(finding.values["stages"][SIZES[-1]]) == (name != "cannon"), "what finds no route is relayed"
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -241,19 +241,19 @@ def test_figure_6(name: str, letters: str, comm):
 @pytest.mark.parametrize("way, letters", [("ring", ""), ("multicast", "LR"), ("crossbar", "L")])
 def test_ways_of_tokens_to_experts(way: str, letters: str, comm: Any) -> None:
     """Along whole lines: a ring keeps to the machine, routes from every core do not, nor does going core by core."""
-    one = subject.parse(f"dispatch:dispatch={way}", reach="line")
-    (found,) = plmr.check(comm, [one], SIZES, find_device("wse2"), 8, Console())
-    assert breaks(found) == letters
+    program = subject.parse(f"dispatch:dispatch={way}", reach="line")
+    (finding,) = plmr.check(comm, [program], SIZES, find_device("wse2"), 8, Console())
+    assert breaks(finding) == letters
 
 
 @pytest.mark.mpi(ranks=[1, 2])
 def test_meshgemm_keeps_to_all_four(comm):
-    (found,) = judged(comm, "meshgemm")
-    assert breaks(found) == ""
-    assert found.values["hops"] == dict.fromkeys(SIZES, 2)
-    assert found.values["entries"] == found.values["entries_used"] == dict.fromkeys(SIZES, 12)
-    assert found.values["stages"] == dict.fromkeys(SIZES, 0)
-    assert found.values["memory"] == dict.fromkeys(SIZES, 7 * 8 * 8 * 4)
+    (finding,) = judged(comm, "meshgemm")
+    assert breaks(finding) == ""
+    assert finding.values["hops"] == dict.fromkeys(SIZES, 2)
+    assert finding.values["entries"] == finding.values["entries_used"] == dict.fromkeys(SIZES, 12)
+    assert finding.values["stages"] == dict.fromkeys(SIZES, 0)
+    assert finding.values["memory"] == dict.fromkeys(SIZES, 7 * 8 * 8 * 4)
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -269,39 +269,39 @@ def test_a_title_says_the_tiles_that_there_are(comm):
 def test_an_allgather_wants_what_the_device_has_not(comm, tmp_path: Path):
     path = tmp_path / "gather.py"
     path.write_text(GATHER)
-    (found,) = judged(comm, str(path), route_entries=20)
-    assert breaks(found) == "LMR"
-    assert found.values["entries"] == {n: 2 * n for n in SIZES}
+    (finding,) = judged(comm, str(path), route_entries=20)
+    assert breaks(finding) == "LMR"
+    assert finding.values["entries"] == {n: 2 * n for n in SIZES}
     # Segments of 8, 6, 8 and 6 cores, with two lanes over the ends of two of them, and three where there are more.
-    assert found.values["entries_used"] == {8: 16, 12: 2 * (6 + 2), 16: 2 * (8 + 2), 24: 2 * (6 + 3)}
-    assert found.values["hops"] == {n: n - 1 for n in SIZES}
-    assert found.values["memory"] == {n: 4 * 4 * (n + 1) for n in SIZES}
-    assert found.values["stages"][8] == 0
-    assert all(found.values["stages"][n] for n in SIZES[1:]), "what finds no route is relayed"
+    assert finding.values["entries_used"] == {8: 16, 12: 2 * (6 + 2), 16: 2 * (8 + 2), 24: 2 * (6 + 3)}
+    assert finding.values["hops"] == {n: n - 1 for n in SIZES}
+    assert finding.values["memory"] == {n: 4 * 4 * (n + 1) for n in SIZES}
+    assert finding.values["stages"][8] == 0
+    assert all(finding.values["stages"][n] for n in SIZES[1:]), "what finds no route is relayed"
 
 
 @pytest.mark.mpi(ranks=[1, 2])
 def test_a_refused_run_is_told_and_holds_no_bound(comm):
-    (found,) = judged(comm, "meshgemm:m={N*N}", core_memory=3000)
-    assert breaks(found) == "M"
-    assert [*found.refused] == [24]
-    assert "the limit is 3000" in found.refused[24]
-    assert found.refused[24].endswith("; --mesh 28x28 would do"), "as `meshrt fit` ends"
-    assert found.values["memory"][24] > 3000, "what it would have taken is measured without limits"
-    assert found.values["cycles"][24] is None
-    lines = plmr.expected([found], expect.parse(["hops=2"], [*plmr.METRICS]))
+    (finding,) = judged(comm, "meshgemm:m={N*N}", core_memory=3000)
+    assert breaks(finding) == "M"
+    assert [*finding.refused] == [24]
+    assert "the limit is 3000" in finding.refused[24]
+    assert finding.refused[24].endswith("; --mesh 28x28 would do"), "as `meshrt fit` ends"
+    assert finding.values["memory"][24] > 3000, "what it would have taken is measured without limits"
+    assert finding.values["cycles"][24] is None
+    lines = plmr.expected([finding], expect.parse(["hops=2"], [*plmr.METRICS]))
     assert len(lines) == 1
     assert "refused at N = 24" in lines[0]
-    assert plmr.expected([found], []) == []
+    assert plmr.expected([finding], []) == []
 
 
 @pytest.mark.mpi(ranks=[2, 3])
 def test_any_number_of_ranks_finds_the_same(comm):
-    def told(ranks: Any) -> str:
+    def report_on(ranks: Any) -> str:
         device = find_device("wse2")
         return json.dumps(plmr_table.as_json(judged(ranks, "meshgemm", "ktree", sizes=(4, 6, 9)), device, 8, []))
 
-    assert told(comm) == on_one_rank(comm, told)
+    assert report_on(comm) == on_one_rank(comm, report_on)
 
 
 # ------------------------------------------------------------------------------------------------------- the command
@@ -317,9 +317,9 @@ def test_a_job_can_guard_an_algorithm(ranks: int, run_meshrt: Callable[..., Any]
     line = f"{path}:size={{N//2}}: entries at N = 8 is 16, expected at most 15"
     assert err == f"meshrt: error: a stated bound does not hold\n{line}\n"
     assert "violates R: entries wanted: 8 at N = 4, 16 at N = 8, grows as N" in out
-    told = json.loads(target.read_text())
-    assert told["broken"] == [line]
-    assert told["programs"][0]["metrics"]["entries"]["values"] == [{"n": n, "value": 2 * n} for n in (4, 6, 8)]
+    report = json.loads(target.read_text())
+    assert report["broken"] == [line]
+    assert report["programs"][0]["metrics"]["entries"]["values"] == [{"n": n, "value": 2 * n} for n in (4, 6, 8)]
 
 
 def test_bounds_that_hold_are_code_0(run_meshrt: Callable[..., Any]):
@@ -362,4 +362,4 @@ def test_cores_used_are_counted(comm, tmp_path: Path):
     assert half.values["cores"] == dict.fromkeys(SIZES, 0.5)
     assert row.values["cores"] == {n: 1 / n for n in SIZES}
     assert whole.values["cores"] == dict.fromkeys(SIZES, 1.0)
-    assert [breaks(found) for found in (half, row, whole)] == ["", "P", ""]
+    assert [breaks(finding) for finding in (half, row, whole)] == ["", "P", ""]

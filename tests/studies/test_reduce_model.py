@@ -28,9 +28,9 @@ def points(lengths: tuple[int, ...]) -> list[PatternPoint]:
 
 
 def of(pattern: str, lengths: tuple[int, ...]) -> list[PatternPoint]:
-    found = [point for point in points(lengths) if point.pattern == pattern]
-    assert len(found) == len(WORDS) * len([n for n in lengths if n <= 64 or pattern != "star"])
-    return found
+    chosen = [point for point in points(lengths) if point.pattern == pattern]
+    assert len(chosen) == len(WORDS) * len([n for n in lengths if n <= 64 or pattern != "star"])
+    return chosen
 
 
 def test_the_models_terms_are_the_published_closed_forms():
@@ -62,11 +62,11 @@ def test_a_broadcast_is_off_by_the_latency_of_ramps_at_most(lengths: tuple[int, 
 @pytest.mark.parametrize("pattern", ["tree K=1", "tree K=2"])
 def test_trees_are_within_a_few_per_cent(pattern: str, lengths: tuple[int, ...], comm):
     """Where contention or distance rules; where neither does, one of two arms waits for the other, or need not."""
-    found = of(pattern, lengths)
-    off = sorted(abs(point.difference) for point in found)
+    chosen = of(pattern, lengths)
+    off = sorted(abs(point.difference) for point in chosen)
     assert off[len(off) // 2] < 0.04
     assert off[-1] < 0.18
-    assert all(abs(point.difference) < 0.03 for point in found if point.words >= 16 * point.cores)
+    assert all(abs(point.difference) < 0.03 for point in chosen if point.words >= 16 * point.cores)
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -95,13 +95,13 @@ def test_the_command_prints_and_writes_them(run_meshrt: Callable[..., Any], tmp_
         "bench", "clock", "--cores", "8", "--cores", "16", "--words", "4", "--json", str(path)
     )
     assert (code, err) == (0, "")
-    found = json.loads(path.read_text())["points"]
-    assert {(point["pattern"], point["cores"]) for point in found} == {(name, n) for name in MODEL for n in (8, 16)}
+    written = json.loads(path.read_text())["points"]
+    assert {(point["pattern"], point["cores"]) for point in written} == {(name, n) for name in MODEL for n in (8, 16)}
     assert all(name in out for name in MODEL)
     assert "46 +0.0%" in out, "a chain of 8 cores and 4 words: 4 + 6 * 7"
     code, out, err, _ = run_meshrt("bench", "clock", "--cores", "8", "--words", "4", "--json", "-")
     assert (code, err) == (0, "")
-    assert json.loads(out)["points"] == [point for point in found if point["cores"] == 8], "and nothing else"
+    assert json.loads(out)["points"] == [point for point in written if point["cores"] == 8], "and nothing else"
     code, out, err, _ = run_meshrt("bench", "clock", "--cores", "8", "--words", "4", ranks=2)
     assert (code, out) == (2, "") and err.startswith("meshrt: error: 2 ranks: ") and err.count("\n") == 1
     code, _, err, _ = run_meshrt("bench", "clock", "--words", "0")

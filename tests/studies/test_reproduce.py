@@ -114,10 +114,10 @@ def test_tables_7_and_8_run_nothing_but_what_they_show(best: str) -> None:
     """Two models by our programs and by the published ones, on three meshes each: no baselines, no other model."""
     store = RunStore()
     rows = TABLES[best](WSE2, store.emulate)
-    asked = [job.arguments for job in store.pending.values()]
-    assert {job["model"] for job in asked} == {row.subject for row in rows} == {"llama3-8b", "llama2-13b"}
-    assert {job.get("system", "as-published") for job in asked} == {"waferllm", "as-published"}
-    assert len(asked) == 2 * 2 * 3
+    arguments = [job.arguments for job in store.pending.values()]
+    assert {job["model"] for job in arguments} == {row.subject for row in rows} == {"llama3-8b", "llama2-13b"}
+    assert {job.get("system", "as-published") for job in arguments} == {"waferllm", "as-published"}
+    assert len(arguments) == 2 * 2 * 3
 
 
 def test_a_wafers_other_cores_are_idle() -> None:
@@ -136,8 +136,8 @@ def test_energy_ratios_follow_from_times_and_one_ratio_of_powers(table: int) -> 
     for cell in ratios:
         count = cell.column.removeprefix("energy, ").removesuffix(" / WSE-2")
         gpu, wafer = _value(table, cell.model, "a100", count), _value(table, cell.model, "waferllm", "WSE-2")
-        found = gpus.energy_ratio(published.GPUS[count], gpu, wafer, table == 6)
-        assert found == pytest.approx(cell.value, rel=0.002, abs=0.006)
+        ratio = gpus.energy_ratio(published.GPUS[count], gpu, wafer, table == 6)
+        assert ratio == pytest.approx(cell.value, rel=0.002, abs=0.006)
 
 
 # ------------------------------------------------------------------------------------------------ what it comes to
@@ -184,11 +184,11 @@ def test_claims_compare_the_largest_mesh() -> None:
     def point(algorithm: str, side: int, cycles: float) -> ProductPoint:
         return ProductPoint("gemm", "8K", algorithm, side, cycles, compute_cycles=80.0)
 
-    found = claims(
+    claimed = claims(
         CURVES["gemm"],
         [point("meshgemm", 4, 400), point("cannon", 4, 400), point("meshgemm", 8, 100), point("cannon", 8, 250)],
     )
-    assert {(one.where, one.claim.name): one.emulated for one in found} == {
+    assert {(row.where, row.claim.name): row.emulated for row in claimed} == {
         ("8K, 8x8, over cannon", "speedup"): 2.5,
         ("8K, 8x8, over cannon", "cycles saved"): 0.6,
         ("8K, 8x8, meshgemm", "efficiency"): 0.8,
@@ -214,17 +214,17 @@ def test_small_reproductions_are_the_same_on_any_ranks(comm: Any, small: None) -
     def done(where: Any) -> dict[str, Any]:
         return reproduce(where, Console(), ("6", "gemm", "gemv"), WSE2, RunStore(), (4, 6))
 
-    told, alone = done(comm), on_one_rank(comm, done)
-    assert {**told, "host": None} == {**alone, "host": None}
-    own = {row["subject"]: row for row in told["rows"] if row["system"] == "waferllm" and row["unit"] == "ms"}
+    reproduced, alone = done(comm), on_one_rank(comm, done)
+    assert {**reproduced, "host": None} == {**alone, "host": None}
+    own = {row["subject"]: row for row in reproduced["rows"] if row["system"] == "waferllm" and row["unit"] == "ms"}
     for name, size in published.TABLE6_SIZES.items():
         row = own[name]
         assert row["ratio"] == row["emulated"] / row["published"]
         assert row["emulated"] == pytest.approx(1e3 * row["cycles"] / WSE2.clock_hz)
         best = min(_cycles(gpus.gemv_job(WSE2, size, side)) for side in (4, 6, 8))
         assert row["cycles"] == best
-    assert sum(row["derived"] for row in told["rows"]) == 6 + 2 + 6  # ratios by power; joules, ratios as counted
-    counted = {(row["subject"], row["column"]): row for row in told["rows"] if row["system"] == "waferllm"}
+    assert sum(row["derived"] for row in reproduced["rows"]) == 6 + 2 + 6  # ratios by power; joules, ratios as counted
+    counted = {(row["subject"], row["column"]): row for row in reproduced["rows"] if row["system"] == "waferllm"}
     for name, counts in (("16K", (0.336, 0.253, 0.340)), ("32K", (1.231, 0.341, 0.339))):
         joules = counted[name, "energy"]
         assert joules["published"] == pytest.approx(15e3 * 1e-3 * own[name]["published"])
@@ -242,40 +242,43 @@ def _cycles(job: RunJob) -> float:
 
 
 @pytest.fixture
-def told(comm: Any, small: None) -> dict[str, Any]:
+def reproduced(comm: Any, small: None) -> dict[str, Any]:
     return reproduce(comm, Console(), ("6", "gemm", "gemv"), WSE2, RunStore(), (4, 6))
 
 
 @pytest.mark.mpi(ranks=[1])
-def test_a_curve_has_every_point_and_the_products_alone_take_no_longer(told: dict[str, Any]) -> None:
+def test_a_curve_has_every_point_and_the_products_alone_take_no_longer(reproduced: dict[str, Any]) -> None:
     for name, algorithms in (("gemm", 2), ("gemv", 2)):
-        line = told["curves"][name]
+        line = reproduced["curves"][name]
         assert len(line) == 2 * algorithms * 2
         for point in line:
             assert point["refused"] is None
             assert 0 < point["compute_cycles"] <= point["cycles"]
             assert point["efficiency"] == point["compute_cycles"] / point["cycles"]
-    assert {point["max_hops"] for point in told["curves"]["gemm"] if point["algorithm"] == "meshgemm"} == {2}
+    assert {point["max_hops"] for point in reproduced["curves"]["gemm"] if point["algorithm"] == "meshgemm"} == {2}
 
 
 @pytest.mark.mpi(ranks=[1])
-def test_files_have_what_was_found(told: dict[str, Any], tmp_path: Path) -> None:
+def test_files_have_what_was_found(reproduced: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     check_folder("--csv", str(folder))
-    written = write_files(told, str(folder), None)
+    written = write_files(reproduced, str(folder), None)
     assert sorted(Path(path).name for path in written) == ["gemm.csv", "gemv.csv", "tables.csv"]
     with (folder / "gemm.csv").open() as stream:
         lines = list(csv.DictReader(stream))
-    assert [float(line["cycles"]) for line in lines] == [point["cycles"] for point in told["curves"]["gemm"]]
+    assert [float(line["cycles"]) for line in lines] == [point["cycles"] for point in reproduced["curves"]["gemm"]]
     with (folder / "tables.csv").open() as stream:
-        assert [line["note"] for line in csv.DictReader(stream)] == [row["note"] for row in told["rows"]]
+        assert [line["note"] for line in csv.DictReader(stream)] == [row["note"] for row in reproduced["rows"]]
     with pytest.raises(UsageError, match="cannot be made a folder"):
         check_folder("--csv", str(folder / "gemm.csv"))
 
 
 @pytest.mark.mpi(ranks=[1])
-def test_a_picture_is_drawn(told: dict[str, Any], tmp_path: Path) -> None:
-    (path,) = (path for path in write_files({**told, "curves": {"gemv": told["curves"]["gemv"]}}, None, str(tmp_path)))
+def test_a_picture_is_drawn(reproduced: dict[str, Any], tmp_path: Path) -> None:
+    (path,) = (
+        path
+        for path in write_files({**reproduced, "curves": {"gemv": reproduced["curves"]["gemv"]}}, None, str(tmp_path))
+    )
     assert Path(path).read_bytes().startswith(b"\x89PNG")
     draw(
         path, CURVES["gemv"], [ProductPoint("gemv", "2K", "ktree", 4, refused="no room")], "wse2"
@@ -283,10 +286,12 @@ def test_a_picture_is_drawn(told: dict[str, Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.mpi(ranks=[1])
-def test_the_print_has_published_emulated_and_ratio(told: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    print_reproduction(told)
+def test_the_print_has_published_emulated_and_ratio(
+    reproduced: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_reproduction(reproduced)
     text = capsys.readouterr().out
-    row = next(row for row in told["rows"] if row["unit"] == "ms" and row["system"] == "waferllm")
+    row = next(row for row in reproduced["rows"] if row["unit"] == "ms" and row["system"] == "waferllm")
     line = next(line for line in text.splitlines() if "WSE-2, ms" in line)
     assert line.split()[-4:] == ["0.0012", f"{row['emulated']:.4g}", f"{row['ratio']:.3g}", "[1]"]
     assert "derived from emulated time" in text
@@ -313,19 +318,19 @@ def test_table_5_fills_the_cache_beside_the_weights(comm: Any, monkeypatch: pyte
     small = dataclasses.replace(WSE2, width=8, height=8, core_memory=40_050)
     rows = reproduce(comm, Console(), ("5",), small, RunStore())["rows"]
     for system in published.PROGRAMS:
-        told = {row["column"]: row for row in rows if row["system"] == system}
-        concat, shift = told["concat"]["emulated"], told["shift"]["emulated"]
+        by_column = {row["column"]: row for row in rows if row["system"] == system}
+        concat, shift = by_column["concat"]["emulated"], by_column["shift"]["emulated"]
         assert concat > 1 and 8 * concat <= shift < 8 * (concat + 1)
-        assert told["shift / concat"]["emulated"] == shift / concat
-        assert told["shift / concat"]["ratio"] == shift / concat / 8
-        assert told["concat"]["memory_bytes"] <= 40_050
+        assert by_column["shift / concat"]["emulated"] == shift / concat
+        assert by_column["shift / concat"]["ratio"] == shift / concat / 8
+        assert by_column["concat"]["memory_bytes"] <= 40_050
     # By area 2 of 4 layers in each of 3 regions. At a core of 8 x 8, of 128 numbers wide, as many queries, KEYS of keys
     # and INNER of the MLP, there are tiles of 16 x 16 (two), 16 x KEYS / 8 (two), 16 x INNER / 8 (three), of 2 bytes.
     config = json.loads((find_model("llama-tiny") / "config.json").read_text())
     keys = config["num_key_value_heads"] * config["hidden_size"] // config["num_attention_heads"]
     tiles = 2 * 16 * 16 + 2 * 16 * ceil(keys / 8) + 3 * 16 * ceil(config["intermediate_size"] / 8)
     assert config["hidden_size"] == 128 and config["num_hidden_layers"] == 4
-    assert told["concat"]["emulated"] == (40_050 - 2 * 2 * tiles) // (2 * 2 * 2 * ceil(keys / 8))
+    assert by_column["concat"]["emulated"] == (40_050 - 2 * 2 * tiles) // (2 * 2 * 2 * ceil(keys / 8))
 
 
 def test_table_5_by_area_has_the_weights_that_explain_llama3() -> None:
@@ -367,16 +372,16 @@ def test_what_each_rank_has_run_is_kept_as_it_comes(
         ran.append(job)
         return run_alone(job)
 
-    def asked(store: RunStore) -> RunStore:
+    def emulate_all(store: RunStore) -> RunStore:
         for job in jobs:
             store.emulate(job)
         return store
 
     with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
         stopped.setattr("meshrt.studies.sweep.run_alone", interrupted)
-        asked(open_store(path)).run(comm, Console(), "test")
+        emulate_all(open_store(path)).run(comm, Console(), "test")
     comm.Barrier()
-    store = asked(open_store(path))
+    store = emulate_all(open_store(path))
     assert [*store.pending] == [key_of(job) for job in jobs[2:]]
     store.run(comm, Console(), "test")
     assert [file.name for file in mpi_tmp_path.iterdir()] == ["runs.json"]
@@ -409,11 +414,11 @@ def test_runs_are_kept_in_the_users_cache_if_nothing_else_is_said(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     kept = tmp_path / "cache" / "meshrt" / "reproduce-paper.json"
-    for path, there in (("none", False), (None, True)):
+    for path, exists in (("none", False), (None, True)):
         store = open_store(path, "paper")
         store.emulate(_job())
         store.run(comm, Console(), "test")
-        assert kept.exists() == there
+        assert kept.exists() == exists
     assert open_store(None, "paper").emulate(_job()) == store.emulate(_job())
     assert open_store(None, "another").emulate(_job()) is PENDING
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/nowhere")  # without such a folder nothing is kept
@@ -453,9 +458,9 @@ def test_tables_of_whole_models(comm: Any, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(models, "PROMPT", 8)
     monkeypatch.setattr(models, "CONTEXT", 10)
     store = RunStore()
-    told = reproduce(comm, Console(), ("2", "3", "4"), WSE2, store, models=("llama-tiny",))
-    ours = [row for row in told["rows"] if row["system"] == "waferllm"]
-    theirs = [row for row in told["rows"] if row["system"] == "as-published"]
+    reproduced = reproduce(comm, Console(), ("2", "3", "4"), WSE2, store, models=("llama-tiny",))
+    ours = [row for row in reproduced["rows"] if row["system"] == "waferllm"]
+    theirs = [row for row in reproduced["rows"] if row["system"] == "as-published"]
     end, first, other, small, large = ours
     assert (other["emulated"], other["note"]) == (None, "left out")
     prefill = 8 / first["emulated"]
@@ -531,9 +536,9 @@ def test_the_published_programs_stand_beside_ours(
         seen.append((name, len(report["rows"])))
         print_part(report, name)
 
-    told = reproduce(comm, Console(), ("4", "4"), WSE2, RunStore(), show=show)
+    reproduced = reproduce(comm, Console(), ("4", "4"), WSE2, RunStore(), show=show)
     assert seen == [("4", 3), ("4", 6)]
-    ours, theirs = (row for row in told["rows"][:2])
+    ours, theirs = (row for row in reproduced["rows"][:2])
     text = capsys.readouterr().out
     line = next(line for line in text.splitlines() if "llama-tiny" in line and "4x4" in line)
     assert line.split()[4:8] == [

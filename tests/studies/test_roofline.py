@@ -95,8 +95,8 @@ def gemm() -> Report:
 
 def say(*arguments: Any, code: int = 0) -> Result:
     done = CliRunner().invoke(command_file.command, [str(word) for word in arguments])
-    told = getattr(done.exception, "exit_code", done.exit_code)
-    assert told == code, done.output
+    exit_code = getattr(done.exception, "exit_code", done.exit_code)
+    assert exit_code == code, done.output
     return done
 
 
@@ -121,8 +121,8 @@ def test_every_program_of_every_machine_is_looked_at() -> None:
             return bool(load_program(name, on))
         return False
 
-    there = {(on, name) for name in packaged_programs() for on in machines() if runs(name, on)}
-    assert there == {(on, name) for on, name, _ in RUNS}
+    programs = {(on, name) for name in packaged_programs() for on in machines() if runs(name, on)}
+    assert programs == {(on, name) for on, name, _ in RUNS}
 
 
 def test_bounds_of_a_gemm_by_hand(gemm: Report) -> None:
@@ -173,9 +173,9 @@ def test_several_reports_as_table_json_and_pictures(gemm: Report, tmp_path: Path
         and "roofs: 1 links; 2 ramps" in done.output
         and "a prefill; b decode; c total" in done.output
     )
-    told = json.loads((tmp_path / "roofs.json").read_text())
-    assert [(run["machine"], len(run["parts"])) for run in told["runs"]] == [("mesh", 1), ("neuron", 3)]
-    for part in told["runs"][1]["parts"]:
+    document = json.loads((tmp_path / "roofs.json").read_text())
+    assert [(run["machine"], len(run["parts"])) for run in document["runs"]] == [("mesh", 1), ("neuron", 3)]
+    for part in document["runs"][1]["parts"]:
         assert part["bound_seconds"] == max(part["bounds"].values()) == part["share"] * part["seconds"]
     assert json.loads(say(tmp_path / "a.json", "--json", "-").output)["runs"][0]["parts"][0]["bound_by"] == "compute"
 
@@ -259,18 +259,18 @@ def test_a_row_for_each_phase_of_each_run_as_csv(gemm: Report, tmp_path: Path) -
     )
     assert done.exit_code == 0, done.exception
     with open(tmp_path / "t.csv") as stream:
-        found = [*csv.DictReader(stream)]
+        rows = [*csv.DictReader(stream)]
     runs = json.loads((tmp_path / "t.json").read_text())["runs"]
     parts = [(run, part) for run in runs for part in run["parts"]]
-    assert len(found) == len(parts) == 4
-    for line, (run, part) in zip(found, parts, strict=True):
+    assert len(rows) == len(parts) == 4
+    for line, (run, part) in zip(rows, parts, strict=True):
         assert (line["machine"], line["part"]) == (run["machine"], part["name"])
         assert float(line["seconds"]) == part["seconds"] and line["bound_by"] == part["bound_by"]
         for level in part["levels"]:
             assert line[f"{level['name']}: bytes"] == str(level["bytes"])
         for name, seconds in part["bounds"].items():
             assert float(line[f"at least {name}"]) == seconds
-    assert found[0]["L2: bytes"] == "" and found[-1]["links: bytes"] == ""
+    assert rows[0]["L2: bytes"] == "" and rows[-1]["links: bytes"] == ""
     assert "there is no folder" in str(say(files[0], "--csv", tmp_path / "no" / "x", code=2).exception)
 
 

@@ -41,12 +41,12 @@ def search(comm: Any, space: Space = MESHES, prompt: int = 5, new: int = 9, **li
 @pytest.fixture(scope="module")
 def searched() -> Callable[[Any], dict[str, Any]]:
     """`searched(comm)`: what the search above finds on one rank; it searches once."""
-    found: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []
 
     def once(comm: Any) -> dict[str, Any]:
-        if not found:
-            found.append(search(comm))
-        return json.loads(json.dumps(found[0]))
+        if not answers:
+            answers.append(search(comm))
+        return json.loads(json.dumps(answers[0]))
 
     return once
 
@@ -62,10 +62,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def tell(run_meshrt: Run, tmp_path: Path) -> Run:
     """Run `meshrt ARGS` with a cache folder of its own."""
 
-    def told(*args: str, **options: Any) -> Any:
+    def run(*args: str, **options: Any) -> Any:
         return run_meshrt(*args, env={"XDG_CACHE_HOME": str(tmp_path)}, **options)
 
-    return told
+    return run
 
 
 # ------------------------------------------------------------------------------------------------------- the search
@@ -74,68 +74,68 @@ def tell(run_meshrt: Run, tmp_path: Path) -> Run:
 @pytest.mark.mpi(ranks=[1, 2])
 def test_the_answer_is_the_fastest_of_the_pairs_that_were_run_and_the_same_on_any_ranks(comm, searched):
     measure = partial(search, new=2) if comm.size > 1 else searched
-    told = measure(comm)
-    totals = [pair["total"] for pair in told["pairs"] if pair["total"] is not None]
-    (chosen,) = (pair for pair in told["pairs"] if pair["chosen"])
-    assert chosen["options"] == told["choice"]
-    assert chosen["total"] == told["cycles"]["total"] == min(totals)
-    tried = {(one["part"], one["side"]) for one in told["candidates"]}
+    answer = measure(comm)
+    totals = [pair["total"] for pair in answer["pairs"] if pair["total"] is not None]
+    (chosen,) = (pair for pair in answer["pairs"] if pair["chosen"])
+    assert chosen["options"] == answer["choice"]
+    assert chosen["total"] == answer["cycles"]["total"] == min(totals)
+    tried = {(candidate["part"], candidate["side"]) for candidate in answer["candidates"]}
     assert {("prefill", 6), ("prefill", 8), ("decode", 8), ("decode", 12)} <= tried
-    assert {one["phases"] for one in told["candidates"]} == {1, 2, 3}
-    assert len({one["head_groups"] for one in told["candidates"]}) > 1
-    every = comm.allgather(json.dumps({key: value for key, value in told.items() if key != "host"}))
+    assert {candidate["phases"] for candidate in answer["candidates"]} == {1, 2, 3}
+    assert len({candidate["head_groups"] for candidate in answer["candidates"]}) > 1
+    every = comm.allgather(json.dumps({key: value for key, value in answer.items() if key != "host"}))
     assert set(every) == {every[0]}
-    alone = on_one_rank(comm, measure) if comm.size > 1 else told
+    alone = on_one_rank(comm, measure) if comm.size > 1 else answer
     assert json.dumps({key: value for key, value in alone.items() if key != "host"}) == every[0]
 
 
 @pytest.mark.mpi(ranks=[1])
 def test_the_total_is_what_a_run_of_all_tokens_takes(comm, searched):
-    told = searched(comm)
-    options = {**told["choice"], "prompt_tokens": 5, "max_new_tokens": 9, "layers_run": 1}
+    answer = searched(comm)
+    options = {**answer["choice"], "prompt_tokens": 5, "max_new_tokens": 9, "layers_run": 1}
     side = int(options.pop("mesh").partition("x")[0])
     outcome = run_alone(RunJob("llama", (side, side), find_device("wse2"), options))
     assert outcome.report is not None
-    assert told["cycles"]["total"] == pytest.approx(outcome.report["measured"]["critical_path"]["cycles"], rel=0.02)
-    assert told["cycles"]["prefill"] == trials.phase_cycles(outcome.report)["prefill"]
+    assert answer["cycles"]["total"] == pytest.approx(outcome.report["measured"]["critical_path"]["cycles"], rel=0.02)
+    assert answer["cycles"]["prefill"] == trials.phase_cycles(outcome.report)["prefill"]
 
 
 @pytest.mark.mpi(ranks=[1])
 def test_other_cores_for_decode_are_chosen_only_if_the_move_pays(comm, searched):
-    told = searched(comm)
-    (stays,) = (pair for pair in told["pairs"] if pair["options"]["decode_mesh"] is None)
-    (moves,) = (pair for pair in told["pairs"] if pair["options"]["decode_mesh"] is not None)
+    answer = searched(comm)
+    (stays,) = (pair for pair in answer["pairs"] if pair["options"]["decode_mesh"] is None)
+    (moves,) = (pair for pair in answer["pairs"] if pair["options"]["decode_mesh"] is not None)
     assert moves["cycles"]["change of cores"] > 0
     assert "change of cores" not in stays["cycles"]
     assert moves["cycles"]["decode"] < stays["cycles"]["decode"], "else the search would not have gone there"
-    assert (told["choice"]["decode_mesh"] is None) == (stays["total"] <= moves["total"])
+    assert (answer["choice"]["decode_mesh"] is None) == (stays["total"] <= moves["total"])
 
 
 def test_tokens_are_summed_along_straight_lines_between_the_contexts():
-    asked = question(10, 6)  # decodes five tokens, with 10 to 14 in the cache
-    assert asked.contexts == (10, 12, 14)
-    assert decode_cycles(asked, ((10, 100.0), (12, 120.0), (14, 200.0))) == 100 + 110 + 120 + 160 + 200
+    query = question(10, 6)  # decodes five tokens, with 10 to 14 in the cache
+    assert query.contexts == (10, 12, 14)
+    assert decode_cycles(query, ((10, 100.0), (12, 120.0), (14, 200.0))) == 100 + 110 + 120 + 160 + 200
     assert question(10, 2).contexts == (10,)
     assert question(10, 1).contexts == ()
 
 
 @pytest.mark.mpi(ranks=[1])
 def test_one_new_token_needs_no_decode(comm):
-    told = search(comm, Space(sides=(8,)), new=1)
-    assert {one["part"] for one in told["candidates"]} == {"prefill"}
-    assert told["cycles"]["decode"] == 0
-    assert told["cycles"]["total"] == told["cycles"]["prefill"] + told["cycles"]["first token"]
+    answer = search(comm, Space(sides=(8,)), new=1)
+    assert {candidate["part"] for candidate in answer["candidates"]} == {"prefill"}
+    assert answer["cycles"]["decode"] == 0
+    assert answer["cycles"]["total"] == answer["cycles"]["prefill"] + answer["cycles"]["first token"]
 
 
 @pytest.fixture(scope="module")
 def freely() -> Callable[[Any], dict[str, Any]]:
     """`freely(comm)`: what a search finds whose decode may be on 6 x 6 or 8 x 8 cores; it searches once."""
-    found: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []
 
     def once(comm: Any) -> dict[str, Any]:
-        if not found:
-            found.append(search(comm, Space(sides=(8,), regions=(1,), decode_sides=(6, 8)), new=2))
-        return found[0]
+        if not answers:
+            answers.append(search(comm, Space(sides=(8,), regions=(1,), decode_sides=(6, 8)), new=2))
+        return answers[0]
 
     return once
 
@@ -145,44 +145,50 @@ def freely() -> Callable[[Any], dict[str, Any]]:
 @pytest.mark.parametrize("only", [{"decode_sides": (6,)}, {"decode_sides": (6, 8), "decode_regions": (2,)}], ids=str)
 def test_decode_runs_on_no_other_cores_than_asked_for(only: dict[str, tuple[int, ...]], comm, freely):
     """On 8 x 8 cores in one region, where prefill is, decode would be the fastest: nothing would have to move."""
-    told = search(comm, Space(sides=(8,), regions=(1,), **only), new=2)
-    decode = [one for one in told["candidates"] if one["part"] == "decode"]
-    assert {one["side"] for one in decode} <= set(only["decode_sides"])
-    assert {one["regions"] for one in decode} <= set(only.get("decode_regions", (1, 2, 4)))
-    assert told["choice"]["decode_mesh"] in ("6x6", "8x8")
+    answer = search(comm, Space(sides=(8,), regions=(1,), **only), new=2)
+    decode = [candidate for candidate in answer["candidates"] if candidate["part"] == "decode"]
+    assert {candidate["side"] for candidate in decode} <= set(only["decode_sides"])
+    assert {candidate["regions"] for candidate in decode} <= set(only.get("decode_regions", (1, 2, 4)))
+    assert answer["choice"]["decode_mesh"] in ("6x6", "8x8")
     assert freely(comm)["choice"]["decode_mesh"] is None, "which is why it is tried where nothing rules it out"
 
 
 def test_all_layers_are_all_layers_whatever_the_number():
-    asked = [tuned.make_question("llama-tiny", find_device("wse2"), 5, 9, "shift", None, layers) for layers in (4, 99)]
-    assert asked == [question(layers_run=None), question(layers_run=None)]
+    queries = [
+        tuned.make_question("llama-tiny", find_device("wse2"), 5, 9, "shift", None, layers) for layers in (4, 99)
+    ]
+    assert queries == [question(layers_run=None), question(layers_run=None)]
 
 
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.all
 def test_what_does_not_fit_is_listed_with_the_reason_and_spread_over_regions(comm):
-    told = search(comm, Space(sides=(8,), decode_sides=(8,)), new=2, core_memory=20000)
-    refused = [one for one in told["candidates"] if one["refused"]]
+    answer = search(comm, Space(sides=(8,), decode_sides=(8,)), new=2, core_memory=20000)
+    refused = [candidate for candidate in answer["candidates"] if candidate["refused"]]
     assert refused
-    assert all("the limit is 20000" in one["refused"] and one["cycles"] is None for one in refused if one["phases"] < 3)
-    assert [one["regions"] for one in refused if one["part"] == "prefill"] == [1, 2]
-    assert told["choice"]["regions"] == 4
-    fit = [one for one in told["candidates"] if one["cycles"] is not None]
-    assert all(one["memory_bytes"] <= 20000 for one in fit)
+    assert all(
+        "the limit is 20000" in candidate["refused"] and candidate["cycles"] is None
+        for candidate in refused
+        if candidate["phases"] < 3
+    )
+    assert [candidate["regions"] for candidate in refused if candidate["part"] == "prefill"] == [1, 2]
+    assert answer["choice"]["regions"] == 4
+    fit = [candidate for candidate in answer["candidates"] if candidate["cycles"] is not None]
+    assert all(candidate["memory_bytes"] <= 20000 for candidate in fit)
 
 
 @pytest.mark.mpi(ranks=[1])
 def test_nothing_fits(comm):
-    told = search(comm, Space(sides=(2,)), core_memory=3000)
-    assert told["choice"] is None
-    assert {one["regions"] for one in told["candidates"]} == {1, 2, 4}
+    answer = search(comm, Space(sides=(2,)), core_memory=3000)
+    assert answer["choice"] is None
+    assert {candidate["regions"] for candidate in answer["candidates"]} == {1, 2, 4}
     with pytest.raises(LimitError, match=r"the limit is 3000.*--core-memory"):
-        tuned.check_found(told)
+        tuned.check_found(answer)
 
 
 def test_sides_are_searched_ever_nearer_to_the_best(monkeypatch: pytest.MonkeyPatch):
     """A made-up machine that is the fastest at 330 x 330, and too small below 200."""
-    asked = tuned.make_question("llama3-8b", find_device("wse2"), 64, 1, "shift", None)
+    query = tuned.make_question("llama3-8b", find_device("wse2"), 64, 1, "shift", None)
     seen: list[int] = []
 
     def cost(*given: Any) -> dict[int, float]:
@@ -190,7 +196,7 @@ def test_sides_are_searched_ever_nearer_to_the_best(monkeypatch: pytest.MonkeyPa
         return {side: float("inf") if side < 200 else abs(side - 330) for side in given[4]}
 
     monkeypatch.setattr(tune, "try_sides", cost)
-    tune.find_cores(asked, Space(), {}, lambda *_: None, "prefill")
+    tune.find_cores(query, Space(), {}, lambda *_: None, "prefill")
     assert seen[:7] == [750, 630, 510, 390, 270, 150, 30]
     assert 330 in seen and len(seen) <= 11
     assert len(set(seen)) == len(seen)
@@ -217,8 +223,8 @@ def test_tune_then_run(tell: Run, tmp_path: Path):
     """End to end: the table, the cached answer, the run that uses it, and what it must not be combined with."""
     code, out, err, _ = tell("tune", "llama-tiny", *LENGTHS, *SIDES, "--json", str(tmp_path / "a.json"))
     assert (code, err) == (0, "")
-    told = json.loads((tmp_path / "a.json").read_text())
-    assert told["host"]["cached"] is False
+    answer = json.loads((tmp_path / "a.json").read_text())
+    assert answer["host"]["cached"] is False
     for word in ("6x6", "8x8", "re-placement", "chosen", "Chosen for prefill", "trapezoid", "tokens a second"):
         assert word in out
     assert "cached" not in out
@@ -227,7 +233,7 @@ def test_tune_then_run(tell: Run, tmp_path: Path):
     assert out.startswith("cached: ")
     again = json.loads((tmp_path / "b.json").read_text())
     assert again.pop("host")["cached"] is True
-    assert {**again, "host": told["host"]} == told
+    assert {**again, "host": answer["host"]} == answer
 
     run = ("run", "llama-tiny", "--prompt", "One day", "--max-new-tokens", "8")
     untuned = json.loads(tell(*run, "--json", "-").stdout)
@@ -236,9 +242,9 @@ def test_tune_then_run(tell: Run, tmp_path: Path):
         assert (code, err) == (0, "")
         report = json.loads(out)
         assert report["result"]["text"] == untuned["result"]["text"]
-        assert "x".join(map(str, report["mesh"])) == told["choice"]["mesh"]
+        assert "x".join(map(str, report["mesh"])) == answer["choice"]["mesh"]
         for name in ("regions", "decode_mesh", "decode_regions", "head_groups", "phases", "decode_phases"):
-            assert report["arguments"][name] == told["choice"][name]
+            assert report["arguments"][name] == answer["choice"][name]
     code, out, err, _ = tell(*run, "--tuned")
     assert code == 0
     assert out.startswith("tuned for 5 prompt tokens and 9 new ones: prefill on ")
@@ -252,10 +258,10 @@ def test_tune_then_run(tell: Run, tmp_path: Path):
 
 @pytest.mark.mpi(ranks=[1])
 def test_again_measures_anew_and_a_damaged_file_is_replaced(comm, cache: Path, capsys: pytest.CaptureFixture[str]):
-    asked, space = question(new=1), Space(sides=(8,))
+    query, space = question(new=1), Space(sides=(8,))
 
     def ask(again: bool = False) -> dict[str, Any]:
-        return tuned.answer(comm, Console(loud=True), asked, space, again)
+        return tuned.answer(comm, Console(loud=True), query, space, again)
 
     first = ask()
     (path,) = cache.iterdir()
@@ -274,16 +280,16 @@ def test_again_measures_anew_and_a_damaged_file_is_replaced(comm, cache: Path, c
         sound.replace(b'"subject"', b'"topic"'),
     ):
         path.write_bytes(damaged)
-        assert tuned.recall(asked, space) == (None, f"{path} is damaged")
+        assert tuned.recall(query, space) == (None, f"{path} is damaged")
         with pytest.raises(UsageError, match=f"{path.name} cannot be read"):
-            tuned.nearest(run_options(), None, asked.device)
+            tuned.nearest(run_options(), None, query.device)
     capsys.readouterr()
-    told = ask()
+    answer = ask()
     assert "is damaged: tuning again" in capsys.readouterr().out
-    assert told["host"]["cached"] is False
+    assert answer["host"]["cached"] is False
     assert path.read_bytes() == sound
     assert list(cache.iterdir()) == [path], "nothing temporary is left"
-    print_answer(told)
+    print_answer(answer)
     assert "chosen" in capsys.readouterr().out
 
 
@@ -296,12 +302,12 @@ def run_options(**given: Any) -> dict[str, Any]:
 def test_the_nearest_lengths_are_used(cache: Path):
     made = []
     for prompt, new in ((10, 10), (100, 10), (10, 400)):
-        asked = question(prompt, new)
+        query = question(prompt, new)
         choice = {**tuned.CHOSEN, "mesh": "8x8"}
-        told = {"prompt_tokens": prompt, "new_tokens": new, "candidates": [], "why": [], "cycles": {"total": 1.0}}
+        answer = {"prompt_tokens": prompt, "new_tokens": new, "candidates": [], "why": [], "cycles": {"total": 1.0}}
         tuned.make_folder()
-        tuned.keep(asked, Space(), {**told, "choice": choice, "host": {}})
-        made.append(told)
+        tuned.keep(query, Space(), {**answer, "choice": choice, "host": {}})
+        made.append(answer)
     device = question().device
     for given, best in (
         ({}, 0),
@@ -310,8 +316,11 @@ def test_the_nearest_lengths_are_used(cache: Path):
         ({"prompt_tokens": None, "prompt_ids": "1,2,3", "max_new_tokens": 64}, 2),
         ({"prompt_tokens": None, "context": 90}, 1),
     ):
-        found = tuned.nearest(run_options(**given), None, device)
-        assert (found["prompt_tokens"], found["new_tokens"]) == (made[best]["prompt_tokens"], made[best]["new_tokens"])
+        nearest = tuned.nearest(run_options(**given), None, device)
+        assert (nearest["prompt_tokens"], nearest["new_tokens"]) == (
+            made[best]["prompt_tokens"],
+            made[best]["new_tokens"],
+        )
     for other in (find_device("ideal"), find_device("wse2", core_memory=50000)):
         with pytest.raises(UsageError, match=f"nothing is tuned for llama-tiny on {other.name}"):
             tuned.nearest(run_options(), None, other)
@@ -322,9 +331,9 @@ def test_the_nearest_lengths_are_used(cache: Path):
 def test_without_prefill_the_run_is_on_the_cores_of_decode(cache: Path):
     """--context: what was chosen for decode is all there is; other systems were not tuned."""
     choice = {**tuned.CHOSEN, "mesh": "8x8", "decode_mesh": "4x4", "regions": 1, "decode_regions": 2, "head_groups": 1}
-    told = {"prompt_tokens": 10, "new_tokens": 9, "candidates": [], "why": [], "cycles": {"total": 1.0}}
+    answer = {"prompt_tokens": 10, "new_tokens": 9, "candidates": [], "why": [], "cycles": {"total": 1.0}}
     tuned.make_folder()
-    tuned.keep(question(10, 9), Space(), {**told, "choice": choice, "host": {}})
+    tuned.keep(question(10, 9), Space(), {**answer, "choice": choice, "host": {}})
     alone, console = Alone(), Console(loud=False)
     for given, want in (
         ({}, choice),
@@ -333,8 +342,8 @@ def test_without_prefill_the_run_is_on_the_cores_of_decode(cache: Path):
             {"mesh": "4x4", "decode_mesh": None, "regions": 2, "decode_regions": None},
         ),
     ):
-        found = tuned.apply(alone, console, run_options(system="waferllm", **given), None, question().device)
-        assert {name: found[name] for name in want} == want
+        applied = tuned.apply(alone, console, run_options(system="waferllm", **given), None, question().device)
+        assert {name: applied[name] for name in want} == want
     with pytest.raises(UsageError, match="--tuned is for waferllm"):
         tuned.apply(alone, console, run_options(system="t10"), None, question().device)
 

@@ -183,39 +183,39 @@ ASKED: dict[str, Any] = {
 @pytest.mark.mpi(ranks=[1, 2])
 @pytest.mark.parametrize("kernel, cores", [("fused", 1), ("mlp", 2)])
 def test_the_choice_is_the_fastest_run_and_the_same_on_any_ranks(comm: Any, kernel: str, cores: int) -> None:
-    asked = {**ASKED, "kernel": kernel, "cores": cores}
-    told = tune(comm, Console(), TRN1, **asked)
-    alone = on_one_rank(comm, lambda one: tune(one, Console(), TRN1, **asked))
-    told.pop("host"), alone.pop("host")
-    assert told == alone
-    found = told["candidates"]
-    assert len(found) == 5 < told["proposals"]
-    (best,) = (one for one in found if one["fastest"])
-    assert best["seconds"] == min(one["seconds"] for one in found)
-    assert told["choice"] == best["options"]
-    arguments = {**told["arguments"], **best["options"]}
+    options = {**ASKED, "kernel": kernel, "cores": cores}
+    answer = tune(comm, Console(), TRN1, **options)
+    alone = on_one_rank(comm, lambda single: tune(single, Console(), TRN1, **options))
+    answer.pop("host"), alone.pop("host")
+    assert answer == alone
+    candidates = answer["candidates"]
+    assert len(candidates) == 5 < answer["proposals"]
+    (best,) = (candidate for candidate in candidates if candidate["fastest"])
+    assert best["seconds"] == min(candidate["seconds"] for candidate in candidates)
+    assert answer["choice"] == best["options"]
+    arguments = {**answer["arguments"], **best["options"]}
     report = run_alone(RunJob("xuv", (cores, 1), TRN1, arguments)).report
     assert report is not None and report["measured"]["critical_path"]["seconds"] == best["seconds"]
-    for one in found:
-        assert one["intensity"]["measured"] == pytest.approx(one["intensity"]["equation_10"])  # nothing is spilled
+    for shown in (candidate["intensity"] for candidate in candidates):
+        assert shown["measured"] == pytest.approx(shown["equation_10"])  # nothing is spilled
 
 
 @pytest.mark.mpi(ranks=[1])
 def test_what_the_machine_refuses_is_no_choice(comm: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    told = tune(comm, Console(), replace(TRN1, hbm_bytes=10_000), **ASKED)
-    assert told["choice"] is None and all(one["seconds"] is None for one in told["candidates"])
+    answer = tune(comm, Console(), replace(TRN1, hbm_bytes=10_000), **ASKED)
+    assert answer["choice"] is None and all(candidate["seconds"] is None for candidate in answer["candidates"])
     with pytest.raises(LimitError, match="none of 5 proposed blocks can run on trn1; the last: HBM of NeuronCore 0"):
-        check_found(told)
-    print_answer(told)
+        check_found(answer)
+    print_answer(answer)
     assert "refused [1]" in capsys.readouterr().out
 
 
 @pytest.mark.mpi(ranks=[1])
 def test_the_table_marks_the_fastest_and_says_how_to_run_it(comm: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    told = tune(comm, Console(), TRN1, **ASKED)
-    print_answer(told)
+    answer = tune(comm, Console(), TRN1, **ASKED)
+    print_answer(answer)
     lines = capsys.readouterr().out.splitlines()
-    blocks = "/".join(str(size) for size in told["choice"].values())
+    blocks = "/".join(str(size) for size in answer["choice"].values())
     (line,) = (line for line in lines if line.endswith("fastest"))
     assert line.split()[0] == blocks
     assert lines[-1].startswith("meshrt run xuv --kernel fused --m 1024 --k 512 --r 384 --n 640 --dtype bfloat16")
@@ -225,8 +225,8 @@ def test_the_command_gives_json_and_models_are_tuned_as_before(run_meshrt: Calla
     sizes = ("--m", "256", "--k", "256", "--r", "128", "--n", "512")
     done = run_meshrt("tune", "xuv", *sizes, "--top", "2", "--kernel", "mlp", "--cores", "2", "--json", "-")
     assert done.code == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert len(told["candidates"]) == 2 and told["cores"] == 2 and told["arguments"]["kernel"] == "mlp"
+    answer = json.loads(done.stdout)
+    assert len(answer["candidates"]) == 2 and answer["cores"] == 2 and answer["arguments"]["kernel"] == "mlp"
     for arguments, message in (
         (("tune", "xuv", "--m", "256"), "Missing option '--k'"),
         (("tune", "xuv", *sizes, "--top", "0"), "'--top'"),

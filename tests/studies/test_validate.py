@@ -61,8 +61,8 @@ def test_meshgemm_takes_its_steps(p: int, tile: tuple[int, int, int], comm: Any)
     words = ceil(2 * m * k / 4)
     align = p // 2 * (WSE3.shift_cycles + 2 * WSE3.alpha + words) - WSE3.alpha
     steps = p * (WSE3.step_cycles + k * (WSE3.loop_cycles + n * vector(m)))
-    (found,) = emulate_meshgemm(WSE3, sizes_of("p,mt,kt,nt", (p, *tile)))
-    assert found == Emulated(WSE3.product_cycles + align + steps)
+    (cycles,) = emulate_meshgemm(WSE3, sizes_of("p,mt,kt,nt", (p, *tile)))
+    assert cycles == Emulated(WSE3.product_cycles + align + steps)
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -79,16 +79,16 @@ def test_meshgemv_takes_its_chains(p: int, groups: int, tile: tuple[int, int], c
     product = WSE3.loop_cycles + k * vector(n)
     chains = arm * (WSE3.alpha + WSE3.beta) + groups // 2 * WSE3.beta + (2 * root - arm) * WSE3.alpha
     dies = 2 * int(root // (1172 / 7)) * WSE3.die_cycles
-    (found,) = emulate_meshgemv(WSE3, sizes_of("p,groups,mt,nt", (p, groups, *tile)))
-    assert found.value == pytest.approx(WSE3.collective_cycles + product + chains + dies + 3 * ceil(n / 2), abs=1e-9)
+    (cycles,) = emulate_meshgemv(WSE3, sizes_of("p,groups,mt,nt", (p, groups, *tile)))
+    assert cycles.value == pytest.approx(WSE3.collective_cycles + product + chains + dies + 3 * ceil(n / 2), abs=1e-9)
 
 
 @pytest.mark.mpi(ranks=[1])
 @pytest.mark.parametrize("p", [80, pytest.param(208, marks=pytest.mark.all)])
 def test_a_part_of_the_steps_stands_for_all(p: int, comm: Any) -> None:
-    some = sizes_of("p,mt,kt,nt", *((p, *tile) for tile in TILES))
+    sizes = sizes_of("p,mt,kt,nt", *((p, *tile) for tile in TILES))
     for part, all_of_them in zip(
-        emulate_meshgemm(WSE3, some, all_steps=p - 1), emulate_meshgemm(WSE3, some), strict=True
+        emulate_meshgemm(WSE3, sizes, all_steps=p - 1), emulate_meshgemm(WSE3, sizes), strict=True
     ):
         assert part.value == pytest.approx(all_of_them.value, rel=2e-3)
         assert part.note == meshproducts.COUNTED and not all_of_them.note
@@ -112,14 +112,14 @@ def ten_rows(folder: Path) -> list[Path]:
 def test_ten_rows_are_near_the_machine_and_the_same_on_any_ranks(comm: Any, tmp_path: Path) -> None:
     compared = validate(comm, Console(), ten_rows(tmp_path))
     assert len(compared) == 10
-    assert [one.row.use for one in compared].count("fit") == 5
-    assert all(one.error is not None and one.error < 0.06 for one in compared)
+    assert [comparison.row.use for comparison in compared].count("fit") == 5
+    assert all(comparison.error is not None and comparison.error < 0.06 for comparison in compared)
 
     def one_by_one(_: Any) -> list[Any]:
-        ways = [emulate_meshgemm if one.row.kind is GEMM else emulate_meshgemv for one in compared]
-        return [way(WSE3, [one.row.sizes])[0] for way, one in zip(ways, compared, strict=True)]
+        ways = [emulate_meshgemm if comparison.row.kind is GEMM else emulate_meshgemv for comparison in compared]
+        return [way(WSE3, [comparison.row.sizes])[0] for way, comparison in zip(ways, compared, strict=True)]
 
-    assert [one.emulated for one in compared] == on_one_rank(comm, one_by_one)
+    assert [comparison.emulated for comparison in compared] == on_one_rank(comm, one_by_one)
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -149,19 +149,19 @@ def test_constants_come_from_fit_rows_alone(monkeypatch: pytest.MonkeyPatch, tmp
         with open(tmp_path / kind.file, "w", newline="") as stream:
             writer = csv.DictWriter(stream, list(lines[0]))
             writer.writeheader()
-            writer.writerows(one if one["use"] == "fit" else one | {kind.measured: "1"} for one in lines)
+            writer.writerows(line if line["use"] == "fit" else line | {kind.measured: "1"} for line in lines)
     monkeypatch.setattr(fit, "DATA", tmp_path)
     begin = replace(WSE3, beta=8.0, collective_cycles=60.0, product_cycles=20.0, step_cycles=70.0, loop_cycles=30.0)
-    some = {(1, 1, 1), (3, 2, 3), (2, 8, 3), (8, 8, 8)}
+    tiles = {(1, 1, 1), (3, 2, 3), (2, 8, 3), (8, 8, 8)}
 
     def wanted(row: Sizes) -> bool:
         if "groups" in row:
             return bool(row["mt"] == row["nt"] == 2)
-        return row["p"] in (80, 400) and (row["mt"], row["kt"], row["nt"]) in some
+        return row["p"] in (80, 400) and (row["mt"], row["kt"], row["nt"]) in tiles
 
-    found = fit.fit(begin, wanted)
+    fitted = fit.fit(begin, wanted)
     for name, by in {"alpha": 0.05, "beta": 0.05, "die_cycles": 0.1, "step_cycles": 2, "loop_cycles": 2}.items():
-        assert getattr(found, name) == pytest.approx(getattr(WSE3, name), abs=by), name
+        assert getattr(fitted, name) == pytest.approx(getattr(WSE3, name), abs=by), name
 
 
 # -------------------------------------------------------------------------------------------------- files and report
@@ -208,14 +208,15 @@ def test_a_line_of_aws_has_two_times(tmp_path: Path, comm: Any, monkeypatch: pyt
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "mine.csv").write_text(f"{TRN1_HEADER}\nLlama-3-8B,64,32,bf16,9,6\nnobody-1b,64,32,bf16,9,6\n")
     compared = validate(comm, Console(), [tmp_path / "mine.csv"])
-    assert [(one.kernel, one.row.line, one.row.measured) for one in compared] == [
+    assert [(comparison.kernel, comparison.row.line, comparison.row.measured) for comparison in compared] == [
         ("trn1 token", 2, 6.0), ("trn1 first token", 2, 9.0), ("trn1 token", 3, 6.0), ("trn1 first token", 3, 9.0)
     ]  # fmt: skip
-    token, first, *unknown = [one.emulated for one in compared]
-    for found, column in ((token, "TPOT"), (first, "TTFT")):
+    token, first, *unknown = [comparison.emulated for comparison in compared]
+    for figure, column in ((token, "TPOT"), (first, "TTFT")):
         seconds, note = latency(TRN1, run_alone, "llama3-8b", 64, 32, 16, column)
-        assert seconds is not None and found == Emulated(1e3 * seconds, note) and not note
-    assert [one.value for one in unknown] == [None, None] and "sizes of nobody-1b are not known" in unknown[0].note
+        assert seconds is not None and figure == Emulated(1e3 * seconds, note) and not note
+    assert [figure.value for figure in unknown] == [None, None]
+    assert "sizes of nobody-1b are not known" in unknown[0].note
 
 
 def test_what_emulates_a_row_knows_its_sizes_alone() -> None:
@@ -232,7 +233,7 @@ def test_what_emulates_a_row_knows_its_sizes_alone() -> None:
 def test_a_row_that_the_machine_has_no_room_for_is_refused_and_told(tmp_path: Path, comm: Any) -> None:
     (tmp_path / "mine.csv").write_text(f"{GEMM_HEADER}\n800,1,1,1,9\n4,200,200,1,9\n4,1,1,1,{_cycles(4, 1, 1, 1)}\n")
     compared = validate(comm, Console(), [tmp_path / "mine.csv"])
-    assert [one.ratio for one in compared] == [None, None, 1.0]
+    assert [comparison.ratio for comparison in compared] == [None, None, 1.0]
     assert "width of device wse3 is 762" in compared[0].emulated.note
     assert "asks for 80000 bytes" in compared[1].emulated.note
     of = errors(compared)
@@ -249,10 +250,10 @@ def _cycles(*size: int) -> float:
 
 
 def test_errors_are_those_of_the_rows() -> None:
-    def one(measured: float, emulated: float | None) -> Compared:
+    def row(measured: float, emulated: float | None) -> Compared:
         return Compared(MeasuredRow(GEMM, "f", 2, {"p": 1}, measured, "check"), Emulated(emulated))
 
-    of = errors([one(100, 101), one(100, 98), one(200, 206), one(100, None)])
+    of = errors([row(100, 101), row(100, 98), row(200, 206), row(100, None)])
     assert of.json() == {
         "rows": 4, "median_error": pytest.approx(0.02), "p95_error": pytest.approx(0.029),
         "worst_error": pytest.approx(0.03), "median_ratio": pytest.approx(1.01), "refused": 1,
@@ -290,7 +291,7 @@ def test_progress_is_by_what_rows_cost(tmp_path: Path, comm: Any, monkeypatch: p
 def test_only_chosen_kernels_and_uses_are_run(tmp_path: Path, comm: Any) -> None:
     files = ten_rows(tmp_path)
     chosen = validate(comm, Console(), files, ["MeshGEMV"], ["fit"])
-    assert {(one.kernel, one.row.use) for one in chosen} == {("MeshGEMV", "fit")}
+    assert {(comparison.kernel, comparison.row.use) for comparison in chosen} == {("MeshGEMV", "fit")}
     with pytest.raises(UsageError, match="no row is of the kernel 'SUMMA': there are MeshGEMM, MeshGEMV"):
         validate(comm, Console(), files, ["SUMMA"])
     assert document(comm, chosen, 0.0)["kernels"]["MeshGEMV"]["rows"] == 0  # none of these is `check`

@@ -14,7 +14,7 @@ from meshrt.ranks.console import Console
 from meshrt.studies.validate import published
 from meshrt.studies.validate.validate import validate
 
-ALONE = SimpleNamespace(rank=0, size=1, allgather=lambda one: [one])
+ALONE = SimpleNamespace(rank=0, size=1, allgather=lambda value: [value])
 LAYOUT = """
 PARAMS
 const memcpy = @import_module("<memcpy/get_params>", .{ .width = P, .height = P });
@@ -65,7 +65,10 @@ def written(folder: Path) -> Path:
 
 def emulated(folder: Path, name: str, **chosen: int) -> list[tuple[int, int, float | None, str]]:
     rows = validate(ALONE, Console(), [folder / name], kinds=published.kinds(folder), **chosen)
-    return [(one.row.sizes["p"], one.row.sizes["mt"], one.emulated.value, one.emulated.note) for one in rows]
+    return [
+        (comparison.row.sizes["p"], comparison.row.sizes["mt"], comparison.emulated.value, comparison.emulated.note)
+        for comparison in rows
+    ]
 
 
 def test_rows_are_run(tmp_path: Path) -> None:
@@ -74,9 +77,9 @@ def test_rows_are_run(tmp_path: Path) -> None:
     cycles = {(p, m): value for p, m, value, _ in rows}
     for p in (2, 3, 5):
         for m in (4, 9):
-            one, more = cycles[p, 1], cycles[p, m]
-            assert one is not None and more is not None
-            assert abs(more - one - (m - 1) * COSTS.bank) <= 0.5  # stamps are whole
+            first, more = cycles[p, 1], cycles[p, m]
+            assert first is not None and more is not None
+            assert abs(more - first - (m - 1) * COSTS.bank) <= 0.5  # stamps are whole
     assert {note for *_, note in rows} == {"1 to begin with, 2 timed"}
     many = emulated(tmp_path, "gemv.csv")
     assert many[0][2] == many[1][2] and "2 columns" in many[1][3] and "columns" not in many[0][3]

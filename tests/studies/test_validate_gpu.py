@@ -46,17 +46,17 @@ def files(tmp_path: Path) -> list[Path]:
 @pytest.mark.mpi(ranks=[1, 2, 4])
 def test_the_same_on_any_number_of_ranks(comm: Any, files: list[Path]) -> None:
     files = comm.bcast(files)
-    found = validate.validate(comm, Console(), files)
+    compared = validate.validate(comm, Console(), files)
     alone = validate.validate(comm.Split(comm.rank), Console(), files)
-    assert [one.emulated for one in found] == [one.emulated for one in alone]
-    assert len(found) == len(FIRST) + len(ROUNDS) and [one.row.use for one in found] == ["check"] * len(found)
-    refused = [one for one in found if one.emulated.value is None]
-    assert [one.row.sizes["model"] for one in refused] == ["nobody-1b"] and "sizes of nobody-1b" in refused[
-        0
-    ].emulated.note
+    assert [comparison.emulated for comparison in compared] == [comparison.emulated for comparison in alone]
+    assert len(compared) == len(FIRST) + len(ROUNDS)
+    assert {comparison.row.use for comparison in compared} == {"check"}
+    refused = [comparison for comparison in compared if comparison.emulated.value is None]
+    assert [comparison.row.sizes["model"] for comparison in refused] == ["nobody-1b"]
+    assert "sizes of nobody-1b" in refused[0].emulated.note
     assert (
-        comm.allgather(json.dumps([one.json() for one in found]))
-        == [json.dumps([one.json() for one in found])] * comm.size
+        comm.allgather(json.dumps([comparison.json() for comparison in compared]))
+        == [json.dumps([comparison.json() for comparison in compared])] * comm.size
     )
 
 
@@ -97,13 +97,15 @@ def test_other_gpus_and_systems_are_by_their_presets_or_refused_row_by_row(tmp_p
     )
     lines = ["h100_dgx,8,8,67108864,450", "a40_pairwise_nvlink,4,4,67108864,5000", "tpu_dgx,8,8,2048,30"]
     (tmp_path / "rounds.csv").write_text("\n".join(["system,gpus,gpus_per_node,bytes,microseconds", *lines]))
-    found = validate.validate(comm, Console(), [tmp_path / "layers.csv", tmp_path / "rounds.csv"])
-    h200, v100, dgx, pairs, tpu = [one.emulated for one in found]
+    compared = validate.validate(comm, Console(), [tmp_path / "layers.csv", tmp_path / "rounds.csv"])
+    h200, v100, dgx, pairs, tpu = [comparison.emulated for comparison in compared]
     assert h200.value is not None and v100.value is None and "V100 is no GPU of a preset" in v100.note
     assert tpu.value is None and "tpu_dgx is not known" in tpu.note
-    for one, name, link in ((dgx, "h100", "nvlink"), (pairs, "a40", "pcie")):
+    for figure, name, link in ((dgx, "h100", "nvlink"), (pairs, "a40", "pcie")):
         device = device_of(BY_SOURCES[f"{name}_{'dgx' if link == 'nvlink' else 'pairwise_nvlink'}"], 4, 4)
-        assert device.link == link and one.value is not None and "no run of such a system was measured" in one.note
+        assert (
+            device.link == link and figure.value is not None and "no run of such a system was measured" in figure.note
+        )
 
 
 @pytest.mark.parametrize(("wrong", "whose"), [("vidur", "Vidur"), ("LLMServingSim", "LLMServingSim")])
@@ -121,16 +123,16 @@ def test_an_operator_that_is_not_known(wrong: str, whose: str) -> None:
 def test_an_all_reduce_takes_its_ring_or_the_last_host(row: str, seconds_of_a_ring: int | None, comm: Any) -> None:
     name, *numbers = row.split(",")
     gpus, in_node, nbytes = map(int, numbers)
-    found = emulated({"system": name, "gpus": gpus, "gpus_per_node": in_node, "bytes": nbytes}).value
+    microseconds = emulated({"system": name, "gpus": gpus, "gpus_per_node": in_node, "bytes": nbytes}).value
     device = device_of(SYSTEMS[name], gpus, in_node)
     if seconds_of_a_ring is None:
-        assert found == pytest.approx(1e6 * SYSTEMS[name].late(gpus))
+        assert microseconds == pytest.approx(1e6 * SYSTEMS[name].late(gpus))
         return
     chunk = nbytes / gpus
-    one = device.protocol(seconds_of_a_ring, chunk)
-    step = one.step_seconds + chunk / (one.share * device.link_bytes_per_second)
-    want = device.kernel_seconds + one.seconds + seconds_of_a_ring * step
-    assert found == pytest.approx(1e6 * want, rel=1e-6)
+    protocol = device.protocol(seconds_of_a_ring, chunk)
+    step = protocol.step_seconds + chunk / (protocol.share * device.link_bytes_per_second)
+    want = device.kernel_seconds + protocol.seconds + seconds_of_a_ring * step
+    assert microseconds == pytest.approx(1e6 * want, rel=1e-6)
     assert device.link == ("network" if gpus > in_node else "nvlink" if gpus <= device.nvlink_gpus else "pcie")
 
 
@@ -164,9 +166,9 @@ def test_pytorchs_operators_are_right() -> None:
 @pytest.mark.mpi(ranks=[1])
 def test_the_devices_hold_on_rows_that_they_were_not_found_on(comm: Any) -> None:
     """Median errors, of each GPU's layers and of all-reduces."""
-    found = validate.validate(comm, Console(), [DATA / "gpu_layers.csv", DATA / "gpu_allreduce.csv"], (), ["check"])
+    compared = validate.validate(comm, Console(), [DATA / "gpu_layers.csv", DATA / "gpu_allreduce.csv"], (), ["check"])
     for kernel in (*(f"{gpu} layers" for gpu in DEVICES), "A100 all-reduce", "H100 all-reduce"):
-        of = errors([one for one in found if one.kernel == kernel])
+        of = errors([comparison for comparison in compared if comparison.kernel == kernel])
         assert of.refused == 0 and of.median_error is not None and of.median_error < 0.1, kernel
 
 

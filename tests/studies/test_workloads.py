@@ -47,12 +47,12 @@ def expected(name: str, cores: int) -> tuple[int, int]:
 @pytest.mark.parametrize(("ranks", "only"), [(1, ()), (2, ("W2", "W3"))])
 def test_a_work_sends_as_many_messages_as_it_is_known_for(ranks: int, only: tuple[str, ...], timed: workloads.Timed):
     figures = workloads.measure(timed, only, cores=(64,), ranks=(ranks,))
-    assert [one.work for one in figures] == list(only or [work.name for work in workloads.WORKS])
-    for one in figures:
-        assert (one.messages, one.hops) == expected(one.work, 64)
-        assert 0 < one.seconds < one.wall_seconds
-        assert one.rss_bytes > ranks * 10e6
-        assert (one.cores, one.ranks) == (64, ranks)
+    assert [figure.work for figure in figures] == list(only or [work.name for work in workloads.WORKS])
+    for figure in figures:
+        assert (figure.messages, figure.hops) == expected(figure.work, 64)
+        assert 0 < figure.seconds < figure.wall_seconds
+        assert figure.rss_bytes > ranks * 10e6
+        assert (figure.cores, figure.ranks) == (64, ranks)
 
 
 def made(work: str, cores: int, ranks: int, messages: int, seconds: float) -> workloads.WorkloadFigure:
@@ -68,10 +68,10 @@ def test_figures_are_printed_beside_those_of_others(capsys: pytest.CaptureFixtur
     assert "512 k" in out and "0.75" in out and "2.0 M" in out and "3.0 MiB" in out
     # 256,000 a second on two ranks, against LogGOPSim's 1,500,000 at 64; one rank's 2,048,000 against its nearest.
     assert lines["slowest meshrt / fastest othe"][-2:] == ["0.2", "1.4"]
-    told = workloads.as_json(figures)
-    assert set(told) == {"schema", "figures", "others"}
-    assert told["figures"][0]["messages"] == 51200
-    assert {"work", "tool", "rates", "source"} == set(told["others"][0])
+    document = workloads.as_json(figures)
+    assert set(document) == {"schema", "figures", "others"}
+    assert document["figures"][0]["messages"] == 51200
+    assert {"work", "tool", "rates", "source"} == set(document["others"][0])
 
 
 @pytest.mark.parametrize(
@@ -138,11 +138,11 @@ def test_the_time_of_others_code_counts_for_its_callers():
         ("~", 0, "<method 'Isend' of 'mpi4py.MPI.Comm' objects>"): (1, 1, 0.25, 0.25, {replay: (1, 1, 0.25, 0.25)}),
         ("/y/other.py", 4, "alone"): (1, 1, 0.125, 0.125, {}),
     }
-    found = hosttime.by_kind(stats)
-    assert found["products"] == pytest.approx(5.0 + 1.0)  # a quarter of the helper's leaf
-    assert found["headers"] == pytest.approx(2.0 + 3.0 + 0.5)
-    assert (found["MPI"], found["other"]) == (0.25, 0.125)
-    assert sum(found.values()) == pytest.approx(sum(entry[2] for entry in stats.values()))
+    seconds = hosttime.by_kind(stats)
+    assert seconds["products"] == pytest.approx(5.0 + 1.0)  # a quarter of the helper's leaf
+    assert seconds["headers"] == pytest.approx(2.0 + 3.0 + 0.5)
+    assert (seconds["MPI"], seconds["other"]) == (0.25, 0.125)
+    assert sum(seconds.values()) == pytest.approx(sum(entry[2] for entry in stats.values()))
 
 
 @pytest.mark.parametrize(
