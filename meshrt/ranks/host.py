@@ -36,6 +36,11 @@ OVERSUBSCRIBED = {
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "8",
 }
 
+# UCX, which the wheel takes by default, puts its addresses into a buffer that is longer than they are, and what lies
+# behind them goes along: zeros are packed, anything else is not. Slurm's PMI takes no line beyond 1,024 characters, so
+# that a job over several nodes came up or not as it happened. libfabric's addresses are as long as they say.
+MPICH_BY_SLURM = {"MPIR_CVAR_CH4_NETMOD": "ofi"}
+
 # What launchers set that tell a rank its place in another way: their ranks are many only by the MPI library.
 _LAUNCHERS = ("PMI_", "PMIX_", "PALS_", "MPI_LOCAL", "MV2_COMM_", "FLUX_TASK_", "JSM_NAMESPACE_", "ALPS_APP_")
 _WHEELS = ("libmpi.so.12", "libmpi.so.40")  # MPICH's and Open MPI's, in a virtual environment
@@ -60,11 +65,13 @@ def prepare_environment(environ: MutableMapping[str, str] | None = None) -> None
     """
     env = os.environ if environ is None else environ
     settings = dict(ONE_THREAD)
-    if Path(sys.prefix, "lib", "libmpi.so.40").exists() and "MPI4PY_LIBMPI" not in env:  # Open MPI's wheel
+    if Path(sys.prefix, "lib", _WHEELS[1]).exists() and "MPI4PY_LIBMPI" not in env:  # Open MPI's wheel
         # It was built for another place and learns where it is from its launcher only.
         settings |= OPEN_MPI | {"OPAL_PREFIX": sys.prefix}
         if launched_size(env) == 1:
             settings["OMPI_MCA_btl"] = "self"  # else a rank without a launcher leaves a file in /dev/shm
+    elif Path(sys.prefix, "lib", _WHEELS[0]).exists() and {"SLURM_STEP_ID", "PMI_FD"} <= {*env}:
+        settings |= MPICH_BY_SLURM
     if ranks_on_node(env) > cores(env):
         settings |= OVERSUBSCRIBED
     for name, value in settings.items():

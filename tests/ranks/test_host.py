@@ -69,6 +69,18 @@ def test_ranks_with_a_core_each_do_not_yield() -> None:
     assert not environ.keys() & host.OVERSUBSCRIBED.keys()
 
 
+def test_mpichs_wheel_takes_libfabric_where_slurms_pmi_carries_its_addresses() -> None:
+    """`ci/slurm` has the jobs that came up by chance without: UCX's addresses are followed by what lies behind them."""
+    wheel = Path(sys.prefix, "lib", "libmpi.so.12").exists()
+    for by_slurm in ({"SLURM_STEP_ID": "0", "PMI_FD": "4"}, {"PMI_FD": "4"}, {"SLURM_STEP_ID": "0"}):
+        environ = dict(by_slurm)
+        host.prepare_environment(environ)
+        assert (environ.get("MPIR_CVAR_CH4_NETMOD") == "ofi") == (wheel and len(by_slurm) == 2), by_slurm
+    chosen = {"SLURM_STEP_ID": "0", "PMI_FD": "4", "MPIR_CVAR_CH4_NETMOD": "ucx"}
+    host.prepare_environment(chosen)
+    assert chosen["MPIR_CVAR_CH4_NETMOD"] == "ucx"
+
+
 @pytest.mark.parametrize(
     ("text", "short"),
     [
