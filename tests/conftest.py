@@ -11,6 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from forks import Forks, forks
+from hypothesis.internal.conjecture import providers
 from mpi_jobs import Finished, child_environment, run_ranks
 
 from meshrt.ranks.host import prepare_environment
@@ -24,6 +25,11 @@ pytest_plugins = ["bytecode", "mpi_plugin", "tiers", "workers"]
 ALIKE = [phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain]
 hypothesis.settings.register_profile("meshrt", derandomize=True, deadline=None, database=None, phases=ALIKE)
 hypothesis.settings.load_profile("meshrt")
+
+# Nor on which modules a process has imported: hypothesis parses all of them, for seconds of each process that draws,
+# and now and then draws a number that is written in one.
+NO_CONSTANTS = providers.Constants()
+providers._get_local_constants = lambda: NO_CONSTANTS
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # as mallopt(3) has them
 GARBAGE = 20_000  # new objects after which it is looked for; Python's own is 700
