@@ -6,6 +6,7 @@ import ctypes
 import gc
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import hypothesis
@@ -24,6 +25,15 @@ pytest_plugins = ["bytecode", "mpi_plugin", "tiers", "workers"]
 ALIKE = [phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain]
 hypothesis.settings.register_profile("meshrt", derandomize=True, deadline=None, database=None, phases=ALIKE)
 hypothesis.settings.load_profile("meshrt")
+
+# Nor on which modules a process has imported: hypothesis parses all of them, for seconds of each process that draws,
+# and now and then draws a number that is written in one. It has no setting for that; where its name for it is another,
+# the tests take longer.
+with suppress(ImportError, AttributeError):
+    from hypothesis.internal.conjecture import providers
+
+    NO_CONSTANTS = providers.Constants()
+    providers._get_local_constants = lambda: NO_CONSTANTS
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # as mallopt(3) has them
 GARBAGE = 20_000  # new objects after which it is looked for; Python's own is 700

@@ -73,7 +73,10 @@ class ByScope(LoadScopeScheduling):
         return nodeid
 
     def _reschedule(self, node: WorkerController) -> None:
-        """A worker begins no test before it knows the next, or that there is none."""
+        """A worker begins no test before it knows the next, or that there is none. One that still collects has no part
+        yet: xdist asks for all when the first of several new ones has collected."""
+        if node not in self.registered_collections:
+            return
         super()._reschedule(node)
         while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
             super()._reschedule(node)

@@ -266,7 +266,7 @@ def test_a_dialogue_goes_on_from_all_that_was_said(
     room for more, the next one reads all."""
     monkeypatch.setattr("meshrt.commands.chat.LONGER", 2)
     settings: dict[str, Any] = {"gpu": {"tp": 2}, "neuron": {"cores": 2}}.get(machine, {})
-    program, arguments = load_program("llama", machine), {"model": "llama-tiny", "layers": 2, "max_new_tokens": 6}
+    program, arguments = load_program("llama", machine), {"model": "llama-tiny", "layers": 1, "max_new_tokens": 6}
     with say(monkeypatch, comm.rank, b"\nThe little dog\n\nThen\nA cat\n"):
         assert talk(comm, Board.alone(), program, arguments, settings) == 0
     out, err = capsys.readouterr()
@@ -281,7 +281,7 @@ def test_a_dialogue_goes_on_from_all_that_was_said(
         if len(ids) + 6 > room:
             room, computed = 2 * (len(ids) + 6), 0
             told_of += ["ms"] if told_of else []
-        whole = {"prompt_ids": ",".join(map(str, ids)), "max_new_tokens": 6, "model": "llama-tiny", "layers": 2}
+        whole = {"prompt_ids": ",".join(map(str, ids)), "max_new_tokens": 6, "model": "llama-tiny", "layers": 1}
         report = emulate(MPI.COMM_SELF, Board.alone(), program, whole, **settings)
         assert report is not None
         before, ids = decode(tokenizer, ids), ids + report["result"]["token_ids"]

@@ -60,3 +60,22 @@ def test_a_worker_that_ends_in_a_test_takes_no_other_test_with_it(fatal: str) ->
                 scheduler.mark_test_complete(worker, at)
     assert sorted(begun) == sorted(TESTS)
     assert not scheduler.has_pending and scheduler.tests_finished
+
+
+def test_of_two_new_workers_the_first_need_not_wait_for_the_other() -> None:
+    """Two workers have ended at once; of those in their place one has collected before the other."""
+    option = SimpleNamespace(loadscopereorder=False, tx=["popen"] * 2, numprocesses=2, maxprocesses=None)
+    config: Any = SimpleNamespace(option=option, getvalue=lambda name: getattr(option, name))
+    scheduler = ByScope(config, None)
+    old = [joined(scheduler, number) for number in range(2)]
+    scheduler.schedule()
+    slow: Any = Worker(2)
+    for worker in old:
+        scheduler.remove_node(worker)
+    scheduler.add_node(slow)
+    quick = joined(scheduler, 3)
+    scheduler.schedule()
+    assert quick.given and not slow.given
+    scheduler.add_node_collection(slow, TESTS)
+    scheduler.schedule()
+    assert slow.given

@@ -17,7 +17,6 @@ from meshrt.commands.import_ import command
 from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import read_config
 from meshrt.models.integer import linear
-from meshrt.models.onnx.packed import codes_of
 from meshrt.models.quantize.folder import read_parts
 from meshrt.models.reference import forward, load_weights
 
@@ -154,6 +153,8 @@ def test_what_is_read_of_matmulnbits_is_what_onnxruntime_multiplies(group: int, 
     """At accuracy level 4 activations are in 8 bits by blocks: the block-wise products of whole numbers, to 1e-6."""
     import onnx_ir
     import onnxruntime
+
+    from meshrt.models.onnx.packed import codes_of
 
     rng = np.random.default_rng(group)
     codes, bias = bits4(0.1 * rng.standard_normal((48, inputs)), group), rng.standard_normal(48).astype(np.float32)

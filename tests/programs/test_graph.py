@@ -19,7 +19,6 @@ from runs import run_on_arm
 from meshrt.errors import LimitError, UsageError
 from meshrt.models.errors import ModelError
 from meshrt.models.graph import read_graph, run_graph
-from meshrt.models.onnx.model import read_onnx, write_graph
 from meshrt.programs.feeding import told
 
 GRAPHS: dict[str, Any] = {"mlp": mlp, "attention": attention_block, "functions": functions}
@@ -35,6 +34,8 @@ def feeds(name: str) -> dict[str, Any]:
 
 def folder(model: Any, path: Path) -> Path:
     """The graph as `meshrt import` writes it."""
+    from meshrt.models.onnx.model import read_onnx, write_graph  # late: it takes a second, of all that collect
+
     if not (path / "graph").is_dir():
         write_graph(str(path / "graph"), read_onnx(save(model, path / "m.onnx")))
     return path / "graph"

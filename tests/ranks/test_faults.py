@@ -26,7 +26,7 @@ CHECKOUT = Path(__file__).parents[2]
 SECONDS = 10.0  # until no process of the job is left, once its launcher has ended
 LONGEST = 180.0  # that a run may take to come to its fault or signal, on a machine with other work
 LIMIT = "2"  # of the watchdog
-LLAMA = ("llama-tiny", "--mesh", "6x6", "--device", "ideal", "--max-new-tokens", "300", "--ignore-eos")
+LLAMA = ("llama-tiny", "--layers", "1", "--mesh", "6x6", "--device", "ideal", "--max-new-tokens", "400", "--ignore-eos")
 PLACE = r"rank {} of {}, cores \(0, {}\) to \(5, {}\) \(process \d+; it last waited for .+\): "
 RANK_1 = PLACE.format(1, 2, 3, 5)
 
@@ -78,13 +78,13 @@ class Case:
 
 
 CASES = [
-    Case("a rank raises", 1, RANK_1 + "RuntimeError: a fault on purpose\nmeshrt: this is a bug", "raise:1:600"),
-    Case("a rank is killed", (9, 137), RANK_1 + "it was killed, has crashed or left", "kill:1:600"),
-    Case("a rank leaves", (3, 9), PLACE.format(2, 3, 4, 5) + "it was killed, has crashed", "exit:2:900", ranks=3),
-    Case("a rank is stopped", 124, RANK_1 + r"it has been stopped by a signal for \d+ s", "stop:1:600"),
-    Case("rank 0 is stopped", 124, PLACE.format(0, 2, 0, 2) + "it has been stopped by a signal", "stop:0:600"),
-    Case("a rank hangs", 124, RANK_1 + r"it has neither computed nor waited for a message for \d+ s", "sleep:1:600"),
-    Case("a rank has no memory", 2, RANK_1 + "this machine has too little memory", "memory:1:600"),
+    Case("a rank raises", 1, RANK_1 + "RuntimeError: a fault on purpose\nmeshrt: this is a bug", "raise:1:300"),
+    Case("a rank is killed", (9, 137), RANK_1 + "it was killed, has crashed or left", "kill:1:300"),
+    Case("a rank leaves", (3, 9), PLACE.format(2, 3, 4, 5) + "it was killed, has crashed", "exit:2:450", ranks=3),
+    Case("a rank is stopped", 124, RANK_1 + r"it has been stopped by a signal for \d+ s", "stop:1:300"),
+    Case("rank 0 is stopped", 124, PLACE.format(0, 2, 0, 2) + "it has been stopped by a signal", "stop:0:300"),
+    Case("a rank hangs", 124, RANK_1 + r"it has neither computed nor waited for a message for \d+ s", "sleep:1:300"),
+    Case("a rank has no memory", 2, RANK_1 + "this machine has too little memory", "memory:1:300"),
     Case(
         "a rank leaves a transfer out",
         124,
@@ -98,7 +98,7 @@ CASES = [
     Case("Ctrl-C", (130, 1), "error: interrupted", signal=signal.SIGINT),
     Case("SIGTERM", (143, 1), "error: (interrupted, or )?ended by SIGTERM", signal=signal.SIGTERM),
     Case("the disk is full", 2, r"--json report.json cannot be written: File too large", how="disk"),
-    Case("a rank is late", 0, fault="delay:1:300:1", options=("--max-new-tokens", "20"), left=("report.json",)),
+    Case("a rank is late", 0, fault="delay:1:200:1", options=("--max-new-tokens", "20"), left=("report.json",)),
 ]
 Start = Callable[[Case], "subprocess.Popen[str]"]
 
