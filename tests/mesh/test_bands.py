@@ -18,7 +18,7 @@ from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
-WIDTH, HEIGHT = 7, 17
+WIDTH, HEIGHT = 9, 17  # four of a row go one way where all cores of it ask their mirror images
 
 
 def one_of_each_column(width: int, height: int) -> np.ndarray:
@@ -28,7 +28,7 @@ def one_of_each_column(width: int, height: int) -> np.ndarray:
 
 
 def drawn_in_strips(width: int, height: int) -> np.ndarray:
-    """Any of the strip of two columns; the last column takes no part."""
+    """Any of the strip of two columns; the last columns take no part."""
     y, x = np.divmod(np.arange(width * height), width)
     of_strip = np.random.default_rng(2).integers(0, 2 * height, 2 * height)[(y * 2 + x % 2)]
     return np.where(x < 6, of_strip // 2 * width + x // 2 * 2 + of_strip % 2, y * width + x)
@@ -44,6 +44,7 @@ def test_rounds_by_rows_leave_the_machine_as_numpy_does(
     """Strips by themselves, and lines along both axes at once: on one rank, and where columns are cut between ranks."""
     drawn = {axis: np.random.default_rng(n).integers(0, n, n) for axis, n in (("x", WIDTH), ("y", HEIGHT))}
     single = {axis: np.full(n, n // 3) for axis, n in (("x", WIDTH), ("y", HEIGHT))}
+    mirrored = {axis: np.arange(n)[::-1] for axis, n in (("x", WIDTH), ("y", HEIGHT))}  # packets lie as cores do not
     states = []
     for name in ("numpy", "compiled"):
         monkeypatch.setenv("MESHRT_CORE", name)
@@ -51,7 +52,7 @@ def test_rounds_by_rows_leave_the_machine_as_numpy_does(
         skew = own(block, np.random.default_rng(5).integers(0, 60, (HEIGHT, WIDTH, 9)).astype(float))
         block.clock.cells[:, :-1].reshape(9, *block.shape)[...] = np.moveaxis(skew, -1, 0)
         small, large = (np.empty((1, 1, 2, size), np.float32) for size in (1, 5))
-        lines = [[Transfer(axis, owners[axis], small, asks) for axis in "xy"] for owners in (single, drawn)]
+        lines = [[Transfer(axis, owners[axis], small, asks) for axis in "xy"] for owners in (single, drawn, mirrored)]
         with crossbar(block) as bar:
             for together in (
                 *(
