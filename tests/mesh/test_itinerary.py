@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from compiled import compiled
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from runs import new_block
 from tiers import examples
@@ -122,6 +122,7 @@ def found_by(name: str, width: int, height: int, legs: Legs) -> Iterator[Told]:
 @BOTH
 @settings(max_examples=examples(300), deadline=None)
 @given(where=maps(), asks=st.booleans())
+@example(where=(3, 4, [6, 6, 0, 9, 6, 9, 11, 9, 0, 4, 4, 6]), asks=True)  # two moved together: who came first before
 def test_every_round_is_what_the_rules_say(name: str, where: tuple[int, int, list[int]], asks: bool):
     width, height, owners = where
     legs = ways(width, height, np.array(owners), asks)
