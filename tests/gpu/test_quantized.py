@@ -248,7 +248,7 @@ def test_counted_alike_with_numbers_and_by_shape(static: bool, place: Path) -> N
 
 def test_a_model_quantized_by_shape_is_the_folder(place: Path) -> None:
     """`--bits 3 --ranks` of the float model counts what its quantized folder does."""
-    folder, arguments = place / "tiny3", {"prompt_ids": "1,2,3", "max_new_tokens": 3, "ignore_eos": True}
+    arguments = {"prompt_ids": "1,2,3", "max_new_tokens": 3, "ignore_eos": True}
     plain = quantized(find_model("llama-tiny"), place / "plain3", CodeScheme("hqq", 3, 64, False, 16), 0)
     reports = [
         run_lowrank(new_gpus(4, payload=False), model, **arguments, **options)
@@ -263,7 +263,6 @@ def test_a_model_quantized_by_shape_is_the_folder(place: Path) -> None:
         for matrix in read_config(find_model("llama-tiny")).matrices().values()
     )
     assert 0 < ranked["measured"]["memory_bytes"]["of_the_fullest"]["compensators"] < sizes["compensators"]
-    assert folder.exists()
 
 
 @pytest.mark.mpi(ranks=[2, 4])

@@ -65,8 +65,9 @@ def test_stories_use_every_rule_and_every_line() -> None:
 
 def test_stories_pronouns_follow_the_hero(many: list[str]) -> None:
     """A girl who is alone in the first sentences is never a he there."""
-    for story in many:
-        match = re.match(r"[^.]*\b(girl|boy) named (\w+)[^.]*\. (He|She)\b", story)
-        if match:
-            assert match[3] == {"girl": "She", "boy": "He"}[match[1]], story
+    matches = [re.match(r"[^.]*\b(girl|boy) named (\w+)[^.]*\. (He|She)\b", story) for story in many]
+    alone = [match for match in matches if match]
+    assert len(alone) > len(many) / 5
+    for match in alone:
+        assert match[3] == {"girl": "She", "boy": "He"}[match[1]], match[0]
     assert module.Person("Ida", "girl", True).himself == "herself"
