@@ -183,10 +183,10 @@ def main() -> None:
             click.echo(error.format_message(), err=True)
         sys.exit(error.exit_code)
     except SystemExit as error:
-        if SERVER is not None and not error.code:
-            forkserver.end()
         if isinstance(error.__context__, BrokenPipeError):  # rich ends with 1 as well
             sys.exit(causes.BROKEN_PIPE)
+        if SERVER is not None and not error.code:
+            forkserver.end()
         raise
     except click.exceptions.Abort:
         sys.exit(causes.INTERRUPTED)

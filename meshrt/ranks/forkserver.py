@@ -138,7 +138,7 @@ def enter() -> Server | None:
     if not job or observed or os.environ.get(NAME) == "none" or ranks <= launcher.cores():
         return None
     kind = repr((sys.executable, __file__, sys.flags, sys.warnoptions)).encode()
-    number = int.from_bytes(kind, "big") % (2**61 - 1)  # no two of one job are alike; zlib's sum takes 4 ms to import
+    number = int.from_bytes(kind, "big") % (2**61 - 1)  # a checksum; zlib, which has others, takes 4 ms to import
     name, starts = f"\0meshrt-fork-{job}-{os.getuid()}-{number:x}", 0
     signals, until = shepherd.Signals(), time.monotonic() + PATIENCE
     while time.monotonic() < until:
