@@ -65,12 +65,13 @@ def prepare_environment(environ: MutableMapping[str, str] | None = None) -> None
     """
     env = os.environ if environ is None else environ
     settings = dict(ONE_THREAD)
-    if Path(sys.prefix, "lib", _WHEELS[1]).exists() and "MPI4PY_LIBMPI" not in env:  # Open MPI's wheel
+    wheels = () if "MPI4PY_LIBMPI" in env else [name for name in _WHEELS if Path(sys.prefix, "lib", name).exists()]
+    if _WHEELS[1] in wheels:
         # It was built for another place and learns where it is from its launcher only.
         settings |= OPEN_MPI | {"OPAL_PREFIX": sys.prefix}
         if launched_size(env) == 1:
             settings["OMPI_MCA_btl"] = "self"  # else a rank without a launcher leaves a file in /dev/shm
-    elif Path(sys.prefix, "lib", _WHEELS[0]).exists() and {"SLURM_STEP_ID", "PMI_FD"} <= {*env}:
+    elif wheels and {"SLURM_STEP_ID", "PMI_FD"} <= {*env}:
         settings |= MPICH_BY_SLURM
     if ranks_on_node(env) > cores(env):
         settings |= OVERSUBSCRIBED

@@ -76,6 +76,9 @@ def test_mpichs_wheel_takes_libfabric_where_slurms_pmi_carries_its_addresses() -
         environ = dict(by_slurm)
         host.prepare_environment(environ)
         assert (environ.get("MPIR_CVAR_CH4_NETMOD") == "ofi") == (wheel and len(by_slurm) == 2), by_slurm
+    another = {"SLURM_STEP_ID": "0", "PMI_FD": "4", "MPI4PY_LIBMPI": "/opt/mpi/libmpi.so"}
+    host.prepare_environment(another)
+    assert "MPIR_CVAR_CH4_NETMOD" not in another
     chosen = {"SLURM_STEP_ID": "0", "PMI_FD": "4", "MPIR_CVAR_CH4_NETMOD": "ucx"}
     host.prepare_environment(chosen)
     assert chosen["MPIR_CVAR_CH4_NETMOD"] == "ucx"
