@@ -48,7 +48,7 @@ def replay(comm: Any, events: array[int], wait: Any) -> None:
             continue
         used = comms[at]
         if kind == DUPLICATE:
-            comms.append(used.Dup())
+            comms += host.duplicates(used, 1)
             continue
         numbers = bytearray(nbytes)
         if kind == SEND:

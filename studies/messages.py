@@ -18,10 +18,17 @@ class RecordedComm:
         return getattr(self.comm, name)
 
     def Dup(self) -> "RecordedComm":
+        return self._duplicate(self.comm.Dup())
+
+    def Idup(self) -> tuple["RecordedComm", Any]:
+        duplicate, request = self.comm.Idup()
+        return self._duplicate(duplicate), request
+
+    def _duplicate(self, comm: Any) -> "RecordedComm":
         self.events.extend((DUPLICATE, self.number, 0, 0, 0))
         number = self.counts[1]
         self.counts[1] += 1
-        return RecordedComm(self.comm.Dup(), self.events, self.counts, number)
+        return RecordedComm(comm, self.events, self.counts, number)
 
     def Isend(self, buffer: Any, dest: int, tag: int = 0) -> "NotedRequest":
         return self._posted(SEND, buffer, self.comm.Isend(buffer, dest, tag), dest, tag)

@@ -17,7 +17,7 @@ from meshrt.mesh.wires.core import chosen
 from meshrt.ranks.bells import hang_up, no_bells
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
-from meshrt.ranks.host import waiter
+from meshrt.ranks.host import duplicates, waiter
 
 if TYPE_CHECKING:
     from meshrt.mesh.timeline import Timeline
@@ -128,10 +128,11 @@ def make_block(
     ledger = meter.Ledger(maps_path=maps_path, timeline=timeline, messages=messages)
     bells = hang_up(watch, chosen()) if len(watch.ranks) > 1 else None
     wait, ring = waiter(bells), no_bells if bells is None else bells.ring
-    control = Control(comm.Dup(), watch, "control", wait, ring)
-    scouts = Control(comm.Dup(), watch, "first use of a route set", wait, ring)
+    of_control, of_scouts, of_packets = duplicates(comm, 3)
+    control = Control(of_control, watch, "control", wait, ring)
+    scouts = Control(of_scouts, watch, "first use of a route set", wait, ring)
     return Block(
-        mesh, device, comm.Dup(), control, scouts, watch, payload, wait=wait, ring=ring, bells=bells, ledger=ledger,
+        mesh, device, of_packets, control, scouts, watch, payload, wait=wait, ring=ring, bells=bells, ledger=ledger,
         wafer=wafer,
         timed=timed,
     )  # fmt: skip

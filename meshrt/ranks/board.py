@@ -17,8 +17,9 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from meshrt.ranks import launcher
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ _RECORD = struct.Struct("<iiQd56s")  # state, peer, key, since, what
 _PROGRESS, _PROGRESS_AT = struct.Struct("<Qd"), 8  # key and since in a record, and where they begin
 _OWNER = struct.Struct("<i76s")  # process, cores; of each rank, behind all records
 _BELL = 64  # bytes of a rank's bell (bells.py), at the end: a cache line, which nobody else writes to
+_LONGEST = 4096  # bytes of a path, as Linux has it
 _WAITING = int(State.WAITING)  # a plain integer packs faster than the enum
 
 
@@ -91,6 +93,16 @@ def _line_to(path: str) -> int:
         return -1
 
 
+def _of_this_node(comm: Intracomm) -> tuple[Intracomm, Sequence[int]]:
+    """A communicator of the ranks of `comm` that are on this node, and their numbers in `comm`."""
+    if launcher.ranks_on_node() == launcher.launched_size() == comm.size:
+        return comm, range(comm.size)  # MPI would take messages between all of them to see that
+    from mpi4py import MPI
+
+    node = cast("Intracomm", comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank))
+    return node, node.allgather(comm.rank)
+
+
 def _size(ranks: int) -> int:
     return _bells(ranks) + _BELL * ranks
 
@@ -140,10 +152,9 @@ class Board:
         """
         if comm.size == 1:
             return cls.alone()
-        from mpi4py import MPI
+        from meshrt.ranks import host  # the sentinel opens a board, too, and starts sooner without
 
-        node = comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank)
-        ranks = node.allgather(comm.rank)
+        node, ranks = _of_this_node(comm)
         path = ""
         if node.rank == 0:
             import tempfile  # only one rank of a node needs it
@@ -152,17 +163,20 @@ class Board:
             file, path = tempfile.mkstemp(prefix="meshrt-", dir=directory)
             os.ftruncate(file, _size(node.size))
         door = _door(path) if node.rank == 0 else -1
-        path = node.bcast(path)
+        told = bytearray(path.encode().ljust(_LONGEST, b"\0"))
+        host.asleep(node.Ibcast(told))
+        path = told.rstrip(b"\0").decode()
         if node.rank:
             file = os.open(path, os.O_RDWR)
         memory = mmap.mmap(file, 0)
         board = cls(memory, file, ranks, comm.rank, comm.size)
         board.owned_by(os.getpid())
         board.line, board.door = _line_to(path), door
-        node.Barrier()
+        host.asleep(node.Ibarrier())
         if node.rank == 0:
             os.unlink(path)  # all have it open, so whatever happens from here on leaves no file behind
-        node.Free()
+        if node is not comm:
+            node.Free()
         return board
 
     @property

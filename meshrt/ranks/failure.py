@@ -44,7 +44,7 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
     except Exception as error:
         return report_alone(error)
     try:
-        control = comm.Dup() if comm.size > 1 else comm  # for the end of the job, out of the program's way
+        (control,) = host.duplicates(comm, 1)  # for the end of the job, out of the program's way
         board = make_board(comm)
         if comm.size == 1:
             signals.raise_on_end()
@@ -71,7 +71,7 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
         board.finished()
         if comm.size > 1:
             # Here and not in MPI_Finalize, so that the thread for signals still lives meanwhile.
-            host.waiter()(control.Ibarrier())
+            host.asleep(control.Ibarrier())
         return 0
     if comm.size == 1:
         return _report_one(failed)

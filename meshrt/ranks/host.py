@@ -40,6 +40,9 @@ OVERSUBSCRIBED = {
 # behind them goes along: zeros are packed, anything else is not. Slurm's PMI takes no line beyond 1,024 characters, so
 # that a job over several nodes came up or not as it happened. libfabric's addresses are as long as they say.
 MPICH_BY_SLURM = {"MPIR_CVAR_CH4_NETMOD": "ofi"}
+# Ranks of one node have MPICH's own shared memory for their messages. UCX is started all the same, and would look at
+# every network of the machine: half of what MPI's start takes a rank.
+MPICH_ON_A_NODE = {"UCX_TLS": "self,posix"}
 
 # What launchers set that tell a rank its place in another way: their ranks are many only by the MPI library.
 _LAUNCHERS = ("PMI_", "PMIX_", "PALS_", "MPI_LOCAL", "MV2_COMM_", "FLUX_TASK_", "JSM_NAMESPACE_", "ALPS_APP_")
@@ -73,6 +76,8 @@ def prepare_environment(environ: MutableMapping[str, str] | None = None) -> None
             settings["OMPI_MCA_btl"] = "self"  # else a rank without a launcher leaves a file in /dev/shm
     elif wheels and {"SLURM_STEP_ID", "PMI_FD"} <= {*env}:
         settings |= MPICH_BY_SLURM
+    elif wheels and launched(env) and ranks_on_node(env) == launched_size(env):
+        settings |= MPICH_ON_A_NODE
     if ranks_on_node(env) > cores(env):
         settings |= OVERSUBSCRIBED
     for name, value in settings.items():
@@ -191,6 +196,26 @@ def waiter(bells: Bells | None = None) -> Callable[..., None]:
             pause = min(max(pause, (time.perf_counter() - began) / 8), LONGEST_PAUSE)
 
     return wait
+
+
+def asleep(*requests: Request) -> None:
+    """Wait for requests for which no rank rings: those of the start and the end of a job, which all ranks take part in.
+
+    Were it to ask without a pause, as the library's own waits do, a rank would take the core from those it waits for.
+    """
+    began = time.perf_counter()
+    for request in requests:
+        while not request.Test():
+            time.sleep(min(max(FIRST_PAUSE, (time.perf_counter() - began) / 8), LONGEST_PAUSE))
+
+
+def duplicates(comm: Intracomm, count: int) -> list[Intracomm]:
+    """So many duplicates of a communicator, made at the same time. All of its ranks call it."""
+    if comm.size == 1:
+        return [comm.Dup() for _ in range(count)]
+    made = [comm.Idup() for _ in range(count)]
+    asleep(*(request for _, request in made))
+    return [duplicate for duplicate, _ in made]
 
 
 def remove_segments() -> None:

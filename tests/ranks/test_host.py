@@ -84,6 +84,37 @@ def test_mpichs_wheel_takes_libfabric_where_slurms_pmi_carries_its_addresses() -
     assert chosen["MPIR_CVAR_CH4_NETMOD"] == "ucx"
 
 
+def test_mpichs_wheel_looks_at_no_network_where_all_ranks_are_on_one_node() -> None:
+    wheel = Path(sys.prefix, "lib", "libmpi.so.12").exists()
+    job = {"PMI_RANK": "1", "PMI_SIZE": "4"}
+    for on_node, chosen, expected in (
+        ("4", {}, "self,posix" if wheel else None),
+        ("2", {}, None),
+        ("4", {"UCX_TLS": "all"}, "all"),
+        ("4", {"MPI4PY_LIBMPI": "/opt/mpi/libmpi.so"}, None),
+    ):
+        environ = {**job, "MPI_LOCALNRANKS": on_node, **chosen}
+        host.prepare_environment(environ)
+        assert environ.get("UCX_TLS") == expected, (on_node, chosen)
+    alone: dict[str, str] = {}
+    host.prepare_environment(alone)
+    assert "UCX_TLS" not in alone
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3])
+def test_duplicates_are_communicators_of_their_own(comm: MPI.Intracomm) -> None:
+    """What goes over one is not received from another."""
+    first, second = host.duplicates(comm, 2)
+    to, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    received = bytearray(1), bytearray(1)
+    requests = [second.Irecv(received[1], source), first.Irecv(received[0], source)]
+    requests += [first.Isend(b"1", to), second.Isend(b"2", to)]
+    host.asleep(*requests)
+    assert received == (b"1", b"2")
+    for each in (first, second):
+        each.Free()
+
+
 @pytest.mark.parametrize(
     ("text", "short"),
     [
