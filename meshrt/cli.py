@@ -150,12 +150,13 @@ def cli() -> None:
 
 def import_ahead(arguments: list[str]) -> None:
     """What a command line will want, as far as that can be told before it is read."""
+    import_module("locale")  # gettext does, through which click's messages go
     with suppress(Exception):  # whatever it is, a rank will come to it and say so
-        import_module(f"meshrt.commands.{COMMANDS[arguments[0]]}")
+        command = import_module(f"meshrt.commands.{COMMANDS[arguments[0]]}").command
         if arguments[0] == "run":
             from meshrt.commands.run import import_program
 
-            import_program(arguments[1:])
+            import_program(command, arguments[1:])
         write_all()
 
 

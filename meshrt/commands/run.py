@@ -6,7 +6,9 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -31,10 +33,8 @@ class ProgramCommands(click.Group):
         return [*packaged_programs(), *packaged()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        from meshrt.program import load_program, named
-
-        program, fixed = named(cmd_name)
-        return self.made(load_program(program, ctx.params.get("on")), cmd_name, fixed)
+        make = read if cmd_name.endswith(".py") else packaged  # a user's own file may change
+        return make(self, cmd_name, ctx.params.get("on"))
 
     def made(self, program: Program, name: str, fixed: dict[str, Any]) -> click.Command:
         return _command(program, name, fixed)
@@ -59,6 +59,17 @@ class ProgramCommands(click.Group):
             named = [(name, self.get_command(ctx, name).get_short_help_str(70)) for name in self.list_commands(ctx)]
             if named:  # `score` has none
                 formatter.write_dl(named)
+
+
+def read(group: ProgramCommands, name: str, on: str | None) -> click.Command:
+    """The command of a program or model, made from its signature."""
+    from meshrt.program import load_program, named
+
+    program, fixed = named(name)
+    return group.made(load_program(program, on), name, fixed)
+
+
+packaged = cache(read)  # ranks that are forked have it from the process that has imported for them
 
 
 class ProgramCommand(shared.Sectioned):
@@ -90,16 +101,18 @@ def taken(flag: str, args: list[str]) -> tuple[str | None, list[str]]:
     return None, args
 
 
-def import_program(args: list[str]) -> None:
+def import_program(group: ProgramCommands, args: list[str]) -> None:
     """What a packaged program or model imports, and MPI's library, for those that are forked from this process."""
     from meshrt import emulate  # noqa: F401 - imports
     from meshrt.machine import find_machine
-    from meshrt.program import load_program, named
     from meshrt.ranks import host, muster  # noqa: F401 - imports
 
     on, args = taken("--on", args)
     if not args[0].endswith(".py"):  # a user's own file is for its ranks to read
-        find_machine(load_program(named(args[0])[0], on).machine)
+        command = cast(ProgramCommand, packaged(group, args[0], on))
+        find_machine(command.machine)
+        if any(option.name == "prompt" for option in command.params):
+            import_module("meshrt.models.tokenizer")
     host.library()
 
 
