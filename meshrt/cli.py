@@ -18,9 +18,14 @@ IS_COMMAND = is_command(sys.argv[0])
 if IS_COMMAND:
     gc.set_threshold(200_000)  # what imports make is no garbage, and is not looked through before the run (failure.py)
 
-from meshrt.ranks import forkserver  # noqa: E402 - it may be all that this process needs
+from meshrt.ranks import shepherd  # noqa: E402 - it may be all that this process needs
 
-SERVER = forkserver.enter() if IS_COMMAND else None
+DOOR = shepherd.enter() if IS_COMMAND else None
+SERVER = None
+if DOOR is not None:
+    from meshrt.ranks import forkserver
+
+    SERVER = forkserver.Server(*DOOR)
 
 from meshrt.ranks.host import prepare_environment  # noqa: E402 - none of it is imported before
 from meshrt.ranks.launcher import launched_rank  # noqa: E402

@@ -52,7 +52,10 @@ def build_editable(
 ) -> str:
     _choose_compiler()
     _name_sources()
-    return build_meta.build_editable(wheel_directory, config_settings, metadata_directory)
+    # A line with the checkout's path. The other way is a module that each start of Python imports, and it takes longer
+    # than Python itself.
+    settings = {"editable_mode": "compat", **(config_settings or {})}
+    return build_meta.build_editable(wheel_directory, settings, metadata_directory)
 
 
 def _shipped() -> list[str]:

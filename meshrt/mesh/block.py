@@ -14,10 +14,11 @@ from meshrt.mesh.mesh import Mesh, tile_ranks
 from meshrt.mesh.peaks import NamedMemory
 from meshrt.mesh.wires import ramps, tally
 from meshrt.mesh.wires.core import chosen
+from meshrt.ranks.asleep import duplicates
 from meshrt.ranks.bells import hang_up, no_bells
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
-from meshrt.ranks.host import duplicates, waiter
+from meshrt.ranks.host import waiter
 
 if TYPE_CHECKING:
     from meshrt.mesh.timeline import Timeline

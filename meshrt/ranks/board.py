@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from meshrt.ranks import launcher
+from meshrt.ranks.asleep import asleep
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
@@ -152,8 +153,6 @@ class Board:
         """
         if comm.size == 1:
             return cls.alone()
-        from meshrt.ranks import host  # the sentinel opens a board, too, and starts sooner without
-
         node, ranks = _of_this_node(comm)
         path = ""
         if node.rank == 0:
@@ -163,16 +162,16 @@ class Board:
             file, path = tempfile.mkstemp(prefix="meshrt-", dir=directory)
             os.ftruncate(file, _size(node.size))
         door = _door(path) if node.rank == 0 else -1
-        told = bytearray(path.encode().ljust(_LONGEST, b"\0"))
-        host.asleep(node.Ibcast(told))
-        path = told.rstrip(b"\0").decode()
+        message = bytearray(path.encode().ljust(_LONGEST, b"\0"))
+        asleep(node.Ibcast(message))
+        path = message.rstrip(b"\0").decode()
         if node.rank:
             file = os.open(path, os.O_RDWR)
         memory = mmap.mmap(file, 0)
         board = cls(memory, file, ranks, comm.rank, comm.size)
         board.owned_by(os.getpid())
         board.line, board.door = _line_to(path), door
-        host.asleep(node.Ibarrier())
+        asleep(node.Ibarrier())
         if node.rank == 0:
             os.unlink(path)  # all have it open, so whatever happens from here on leaves no file behind
         if node is not comm:

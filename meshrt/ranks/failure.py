@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from meshrt.errors import MeshrtError
 from meshrt.ranks import faults, host, launcher, signals, starting, watchdog
+from meshrt.ranks.asleep import asleep, duplicates
 from meshrt.ranks.board import Board, Record, State
 from meshrt.ranks.causes import BROKEN_PIPE, UNWRITTEN, Failure, describe, message
 
@@ -44,7 +45,7 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
     except Exception as error:
         return report_alone(error)
     try:
-        (control,) = host.duplicates(comm, 1)  # for the end of the job, out of the program's way
+        (control,) = duplicates(comm, 1)  # for the end of the job, out of the program's way
         board = make_board(comm)
         if comm.size == 1:
             signals.raise_on_end()
@@ -71,7 +72,7 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
         board.finished()
         if comm.size > 1:
             # Here and not in MPI_Finalize, so that the thread for signals still lives meanwhile.
-            host.asleep(control.Ibarrier())
+            asleep(control.Ibarrier())
         return 0
     if comm.size == 1:
         return _report_one(failed)

@@ -13,7 +13,6 @@ for itself. MESHRT_FORKSERVER=none does without it.
 from __future__ import annotations
 
 import atexit
-import errno
 import fcntl
 import gc
 import marshal
@@ -29,10 +28,8 @@ from contextlib import suppress
 
 from meshrt.ranks import launcher, shepherd
 
-NAME = "MESHRT_FORKSERVER"
 PATIENCE = 60.0  # seconds without another rank, after which the server waits for no more
 LINGER = 2.0  # the same, where no child lives
-AGAIN = 0.01  # seconds until another try where a door is there but not yet open
 LOOK = 0.1  # seconds between looks for children that have ended, while others are still to come
 MOST_FILES = 250  # descriptors of a process that can be handed over: what Linux sends at once
 # What differs from rank to rank, and is read by no module that is imported.
@@ -40,10 +37,13 @@ _OF_A_RANK = ("PMI", "OMPI_", "PRTE_", "HYDRA", "HYDI_", "MPI_", "SLURM_", "PALS
 
 
 class Server:
-    """The process that forks: the door that ranks come to, how many will, and what they have in their environment."""
+    """The process that forks: the door that ranks come to, how many will, and what they have in their environment.
 
-    def __init__(self, door: socket.socket, ranks: int) -> None:
-        self.door, self.ranks, self.environment = door, ranks, _shared(os.environ)
+    `door` is the descriptor of a socket.
+    """
+
+    def __init__(self, door: int, ranks: int) -> None:
+        self.door, self.ranks, self.environment = socket.socket(fileno=door), ranks, _shared(os.environ)
         self.lines: dict[int, socket.socket] = {}  # of children that live, to those that stand in for them
 
     def serve(self) -> None:
@@ -128,47 +128,6 @@ class Started:
         sys.argv[:] = self.arguments
 
 
-def enter() -> Server | None:
-    """The server, in the process that is to be it; None where a process is its own rank.
-
-    Does not return in a process that stands in for a child of the server's.
-    """
-    ranks, job = launcher.ranks_on_node(), launcher.job(os.environ)
-    observed = sys.getprofile() is not None or sys.gettrace() is not None
-    if not job or observed or os.environ.get(NAME) == "none" or ranks <= launcher.cores():
-        return None
-    kind = repr((sys.executable, __file__, sys.flags, sys.warnoptions)).encode()
-    number = int.from_bytes(kind, "big") % (2**61 - 1)  # a checksum; zlib, which has others, takes 4 ms to import
-    name, starts = f"\0meshrt-fork-{job}-{os.getuid()}-{number:x}", 0
-    signals, until = shepherd.Signals(), time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        with socket.socket(socket.AF_UNIX) as line:
-            error = line.connect_ex(name)
-            if not error and launcher.caller(line)[1] == os.getuid():
-                shepherd.hand_over(line, sys.argv, signals, starts)
-        if error != errno.ECONNREFUSED:  # there is a server, but none for this process
-            break
-        door = socket.socket(socket.AF_UNIX)
-        try:
-            door.bind(name)
-        except OSError:  # somebody came before
-            door.close()
-            time.sleep(AGAIN)
-            continue
-        door.listen(ranks)
-        try:
-            starts = os.fork()
-        except OSError:  # no more processes
-            door.close()
-            break
-        if not starts:
-            _leave(door)
-            return Server(door, ranks)
-        door.close()
-    signals.give_back()
-    return None
-
-
 def end() -> None:
     """End a rank that was forked and went well, without the end of the interpreter: it would write to nearly every page
     that the ranks share, and give back what the system takes anyway. Returns where there is a reader that has gone."""
@@ -184,20 +143,6 @@ def end() -> None:
     import ctypes
 
     ctypes.PyDLL(None).exit(0)  # of C: MPICH takes leave of its launcher there
-
-
-def _leave(door: socket.socket) -> None:
-    """Have nothing of the process that this one was forked from, so that nobody waits for more of its output."""
-    for number in shepherd.PASSED_ON:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    os.setsid()
-    for file in shepherd.open_files({door.fileno()}):
-        if file > 2:
-            os.close(file)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for file in (0, 1, 2):
-        os.dup2(nothing, file)
-    os.close(nothing)
 
 
 def _end_with(handle: int) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from meshrt.errors import MpiError
 from meshrt.ranks.alone import Alone
+from meshrt.ranks.asleep import FIRST_PAUSE, LONGEST_PAUSE
 from meshrt.ranks.launcher import cores, launched, launched_size, ranks_on_node, starter
 
 if TYPE_CHECKING:
@@ -52,7 +53,6 @@ _BOTH = (
 )
 OTHERS_TURN = 200e-6  # seconds: after a longer yield somebody else has had the core
 CROWDED = 400  # times that for which a rank then takes the machine for busy
-FIRST_PAUSE, LONGEST_PAUSE = 20e-6, 20e-3  # seconds between questions: an eighth of the wait so far, of these
 QUESTIONS = 16  # at most, for messages that others have announced
 AT_ONCE = 4000  # bytes of a message that both MPIs hand over when it is sent; for more the receiver has to ask again
 _PARENT_DEATH = 1  # Linux: prctl(PR_SET_PDEATHSIG)
@@ -196,26 +196,6 @@ def waiter(bells: Bells | None = None) -> Callable[..., None]:
             pause = min(max(pause, (time.perf_counter() - began) / 8), LONGEST_PAUSE)
 
     return wait
-
-
-def asleep(*requests: Request) -> None:
-    """Wait for requests for which no rank rings: those of the start and the end of a job, which all ranks take part in.
-
-    Were it to ask without a pause, as the library's own waits do, a rank would take the core from those it waits for.
-    """
-    began = time.perf_counter()
-    for request in requests:
-        while not request.Test():
-            time.sleep(min(max(FIRST_PAUSE, (time.perf_counter() - began) / 8), LONGEST_PAUSE))
-
-
-def duplicates(comm: Intracomm, count: int) -> list[Intracomm]:
-    """So many duplicates of a communicator, made at the same time. All of its ranks call it."""
-    if comm.size == 1:
-        return [comm.Dup() for _ in range(count)]
-    made = [comm.Idup() for _ in range(count)]
-    asleep(*(request for _, request in made))
-    return [duplicate for duplicate, _ in made]
 
 
 def remove_segments() -> None:

@@ -1,17 +1,19 @@
-"""What its launcher tells a process of the job it is a rank of, and the cores that it has there. It
-imports next to nothing.
+"""What its launcher tells a process of the job it is a rank of, and the cores that it has there.
 
-Needs no MPI, and is read by processes that are to start fast (forkserver.py).
+Needs no MPI, and imports next to nothing, as processes read it that are to start fast (shepherd.py).
 """
 
 from __future__ import annotations
 
+import _socket  # socket itself imports enum, selectors and more: 10 ms
 import os
-import socket
 import struct
 import sys
-from collections.abc import Mapping
 from itertools import takewhile
+
+TYPE_CHECKING = False  # of typing, without it
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # Which variables a launcher tells a rank its place in, the surest first: mpirun of Open MPI, then Hydra or srun's PMI,
 # then srun alone. A batch script of Slurm has SLURM_PROCID too, but is no step and has no SLURM_STEP_NUM_TASKS.
@@ -83,18 +85,18 @@ def job(environ: Mapping[str, str]) -> str:
     if "SLURM_STEP_ID" in environ and "PMI_FD" not in environ:
         return f"slurm-{environ.get('SLURM_JOB_ID')}-{environ['SLURM_STEP_ID']}"
     try:
-        line = socket.socket(fileno=os.dup(int(environ["PMI_FD"])))  # to the launcher, whose process it was made by
+        line = _socket.socket(fileno=os.dup(int(environ["PMI_FD"])))  # to the launcher, whose process it was made by
     except (KeyError, OSError, ValueError):
         return ""
-    with line:
-        process = caller(line)[0]
+    process = caller(line)[0]
+    line.close()
     return f"process-{process}" if process else ""
 
 
-def caller(line: socket.socket) -> tuple[int, int]:
+def caller(line: _socket.socket) -> tuple[int, int]:
     """(process, user) at the other end of a socket of this machine; (0, -1) where the system does not tell."""
     try:
-        process, user, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        process, user, _ = struct.unpack("3i", line.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12))
     except (OSError, struct.error):
         return 0, -1
     return process, user

@@ -22,11 +22,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each 
 # then does what it is told.
 RANK = """
 import json, os, sys, time
-from meshrt.ranks import forkserver, launcher
+from meshrt.ranks import forkserver, launcher, shepherd
 started = os.getpid()
-server = forkserver.enter()
-if server is not None:
-    server.serve()
+door = shepherd.enter()
+if door is not None:
+    forkserver.Server(*door).serve()
 facts = {
     "process": os.getpid(), "started": started, "parent": os.getppid(), "starter": launcher.starter(),
     "arguments": sys.argv[1:], "folder": os.getcwd(), "session": os.getsid(0), "own": os.environ["PMI_OWN"],

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from meshrt.errors import MpiError
 from meshrt.ranks import host, launcher
+from meshrt.ranks.asleep import asleep, duplicates
 from meshrt.ranks.board import Board, State
 
 CONNECT = """
@@ -104,12 +105,12 @@ def test_mpichs_wheel_looks_at_no_network_where_all_ranks_are_on_one_node() -> N
 @pytest.mark.mpi(ranks=[1, 2, 3])
 def test_duplicates_are_communicators_of_their_own(comm: MPI.Intracomm) -> None:
     """What goes over one is not received from another."""
-    first, second = host.duplicates(comm, 2)
+    first, second = duplicates(comm, 2)
     to, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     received = bytearray(1), bytearray(1)
     requests = [second.Irecv(received[1], source), first.Irecv(received[0], source)]
     requests += [first.Isend(b"1", to), second.Isend(b"2", to)]
-    host.asleep(*requests)
+    asleep(*requests)
     assert received == (b"1", b"2")
     for each in (first, second):
         each.Free()
