@@ -19,10 +19,22 @@ from meshrt.programs.neuron.mlp import svd_mlp, up_gate
 from meshrt.programs.neuron.naive import NAIVE, naive
 from meshrt.ranks import hostmemory
 from meshrt.ranks.control import largest
+from meshrt.records import dataclass
 
 MACHINE = "neuron"
 MESH = (1, 1)
 DEFAULTS = {"dense": BASELINE, "sequential": BASELINE, "naive": NAIVE}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel and what is chosen of it. `sums`: the dtype of what SBUF keeps between blocks."""
+
+    kernel: str
+    blocks: BlockSizes
+    sums: np.dtype[Any]
+    transpose: str
+    out_transposed: bool
 
 
 def run(
@@ -72,39 +84,29 @@ def run(
     if kernel == "dense" and (r, block_r) != (None, None):
         raise UsageError("--kernel dense multiplies x w, which has no rank: leave --r and --block-r away")
     check_kernel(kernel, sums, transpose, out_transposed)
-    defaults = astuple(DEFAULTS.get(kernel, FUSED))
-    block_sizes = zip((block_m, block_k, block_r, block_n), defaults, strict=True)
-    blocks = BlockSizes(*(default if size is None else size for size, default in block_sizes))
-    shapes, whole = operand_shapes(kernel, m, k, 256 if r is None else r, n), dict[str, np.ndarray]()
-    storage, sum_type = nl.DTYPES[dtype], nl.DTYPES[dtype if sums == "tile" else "float32"]
+    blocks = sizes_of(kernel, (block_m, block_k, block_r, block_n))
+    variant = Variant(kernel, blocks, nl.DTYPES[dtype if sums == "tile" else "float32"], transpose, out_transposed)
+    shapes, storage = operand_shapes(kernel, m, k, 256 if r is None else r, n), nl.DTYPES[dtype]
+    large = 4 * sum(map(prod, shapes.values())) > hostmemory.SMALL
+    operands: dict[str, np.ndarray] = {}
     worst = most = 0.0
-
-    def multiply(core: NeuronCore, tensors: dict[str, Tile]) -> Tile:
-        try:
-            return compute(kernel, core, tensors, blocks, sum_type, transpose, out_transposed)
-        except LimitError as error:
-            sizes = ", ".join(f"--block-{axis} {size}" for axis, size in asdict(blocks).items())
-            raise LimitError(f"{error}. Of {kernel} here: take smaller blocks than {sizes}") from error
-
     with cores.phase(kernel):
         for core in cores.mine:
             rows = cores.share(core.index, m, blocks.m)
             if rows.start == rows.stop:
                 continue
-            if cores.payload and 4 * sum(map(prod, shapes.values())) > hostmemory.SMALL:
+            if cores.payload and large:
                 # Without numbers first: what this core refuses is refused before gigabytes of them are made.
                 trial = NeuronCore(core.device, core.index, payload=False)
-                multiply(trial, place(trial, shapes, rows, storage))
+                multiply(trial, variant, place(trial, shapes, rows, storage))
             tensors = place(core, shapes, rows, storage)
             if cores.payload:
-                whole = whole or random_operands(seed, shapes)
+                operands = operands or random_operands(seed, shapes)
                 for name, tensor in tensors.items():
-                    core.put(tensor, whole[name][rows] if name == "x" else whole[name])
-            out = multiply(core, tensors)
+                    core.put(tensor, operands[name][rows] if name == "x" else operands[name])
+            out = multiply(core, variant, tensors)
             if cores.payload:
-                truth = expected(kernel, {name: tensor.data.astype(np.float64) for name, tensor in tensors.items()})
-                if out_transposed or kernel == "upgate":
-                    truth = truth.T
+                truth = expected(variant, tensors)
                 worst = largest([worst, np.abs(out.data - truth).max()])
                 most = max(most, float(np.abs(truth).max()))
     if not cores.payload:
@@ -121,6 +123,12 @@ def check_kernel(kernel: str, sums: str, transpose: str, out_transposed: bool) -
         raise UsageError("--sums tile is for what SBUF keeps between blocks: naive keeps its sums in PSUM, as float32")
     if transpose == "tensor" and kernel in DEFAULTS:
         raise UsageError(f"--transpose tensor is for fused, upgate and mlp; {kernel} transposes in its one way")
+
+
+def sizes_of(kernel: str, given: tuple[int | None, ...]) -> BlockSizes:
+    """Sizes of blocks along M, K, r and N: those that are given, for others the kernel's own."""
+    own = astuple(DEFAULTS.get(kernel, FUSED))
+    return BlockSizes(*(default if size is None else size for size, default in zip(given, own, strict=True)))
 
 
 def operand_shapes(kernel: str, m: int, k: int, r: int, n: int) -> dict[str, tuple[int, int]]:
@@ -150,42 +158,44 @@ def place(core: NeuronCore, shapes: dict[str, tuple[int, int]], rows: slice, dty
     }
 
 
-def compute(
-    kernel: str,
-    core: NeuronCore,
-    t: dict[str, Tile],
-    blocks: BlockSizes,
-    sums: np.dtype[Any],
-    transpose: str,
-    out_t: bool,
-) -> Tile:
-    """Run a kernel on its operands: the result in HBM."""
-    x = t["x"]
-    identity = nl.shared_identity(core, x.dtype) if transpose == "tensor" else None
-    if kernel == "dense":
+def multiply(core: NeuronCore, variant: Variant, t: dict[str, Tile]) -> Tile:
+    """Run a kernel on its operands: the result in HBM. LimitError, with the blocks that were too large."""
+    try:
+        return compute(core, variant, t)
+    except LimitError as error:
+        sizes = ", ".join(f"--block-{axis} {size}" for axis, size in asdict(variant.blocks).items())
+        raise LimitError(f"{error}. Of {variant.kernel} here: take smaller blocks than {sizes}") from error
+
+
+def compute(core: NeuronCore, variant: Variant, t: dict[str, Tile]) -> Tile:
+    """The same. LimitError."""
+    x, blocks, sums, out_t = t["x"], variant.blocks, variant.sums, variant.out_transposed
+    identity = nl.shared_identity(core, x.dtype) if variant.transpose == "tensor" else None
+    if variant.kernel == "dense":
         return dense(x, t["w"], blocks, sums, out_t)
-    if kernel == "sequential":
+    if variant.kernel == "sequential":
         return sequential(x, t["u"], t["v"], blocks, sums, out_t)
-    if kernel == "naive":
+    if variant.kernel == "naive":
         return naive(x, t["u"], t["v"], blocks)
-    if kernel == "fused":
+    if variant.kernel == "fused":
         return fused(x, t["u"], t["v"], blocks, sums, req_ot=out_t, identity=identity)
     gate, up = (t["u_gate"], t["v_gate"]), (t["u_up"], t["v_up"])
-    if kernel == "upgate":
+    if variant.kernel == "upgate":
         return up_gate(x, *gate, *up, blocks, sums, identity)
     return svd_mlp(x, gate, up, (t["u_down"], t["v_down"]), blocks, sums, identity)
 
 
-def expected(kernel: str, t: dict[str, np.ndarray]) -> np.ndarray:
-    """The same by NumPy."""
+def expected(variant: Variant, tensors: dict[str, Tile]) -> np.ndarray:
+    """The same by NumPy in float64, transposed where the kernel leaves it so."""
+    t = {name: tensor.data.astype(np.float64) for name, tensor in tensors.items()}
     x = t["x"]
-    if kernel == "dense":
+    if variant.kernel == "dense":
         result: np.ndarray = x @ t["w"]
-    elif kernel in ("upgate", "mlp"):
+    elif variant.kernel in ("upgate", "mlp"):
         gate, up = x @ t["u_gate"] @ t["v_gate"], x @ t["u_up"] @ t["v_up"]
         result = gate / (1 + np.exp(-gate)) * up
-        if kernel == "mlp":
+        if variant.kernel == "mlp":
             result = result @ t["u_down"] @ t["v_down"]
     else:
         result = x @ t["u"] @ t["v"]
-    return result
+    return result.T if variant.out_transposed or variant.kernel == "upgate" else result
