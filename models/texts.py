@@ -7,13 +7,33 @@ from typing import TYPE_CHECKING
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
 from meshrt.models.files import MAX_TEXT_BYTES, read_text
-from meshrt.models.stories import stories
+from meshrt.models.stories import HELD_OUT_SEED, stories
 from meshrt.models.tokenizer import encode
+from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 WINDOW = 512
+
+
+@dataclass(frozen=True)
+class SampleText:
+    """A text to calibrate on, or to be measured on: a file, or else so many generated stories of a seed."""
+
+    path: str | None
+    stories: int
+    seed: int = HELD_OUT_SEED
+
+    def sequences(self, config: Config, tokenizer: "Tokenizer") -> list[list[int]]:
+        """Its token ids. Raises ModelError."""
+        if self.path is not None:
+            return file_sequences(config, tokenizer, self.path)
+        return story_sequences(config, tokenizer, self.seed, self.stories)
+
+    def __str__(self) -> str:
+        of_seed = ", held out" if self.seed == HELD_OUT_SEED else f" of seed {self.seed}"
+        return self.path or f"{self.stories} stories{of_seed}"
 
 
 def story_sequences(config: Config, tokenizer: "Tokenizer", seed: int, count: int) -> list[list[int]]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.errors import UsageError
 from meshrt.models.config import read_config
 from meshrt.models.folder import check_new_folder
 from meshrt.models.integer import ProjectionErrors, projection
@@ -19,8 +18,7 @@ from meshrt.models.quantize.choice import choose
 from meshrt.models.quantize.shapes import shapes_of
 from meshrt.models.quantize.sizes import CodeScheme, sizes
 from meshrt.models.reference import load_weights
-from meshrt.models.stories import HELD_OUT_SEED
-from meshrt.models.texts import file_sequences, story_sequences
+from meshrt.models.texts import SampleText
 from meshrt.models.tokenizer import load_tokenizer
 from meshrt.ranks.console import Console
 from meshrt.studies.grid import Cell, Grid, put
@@ -29,26 +27,17 @@ from meshrt.units import short, size
 
 def write(
     console: Console, folder: Path, out: str, scheme: CodeScheme, recipe: dict[str, Any], ranks: str | None,
-    most: int | None, rounds: int, calibration: tuple[str | None, int, int] | None, held_out: tuple[str | None, int],
+    budget: int | None, rounds: int, calibration: SampleText | None, held_out: SampleText | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Choose ranks, calibrate, quantize, write, measure; what the report says of it."""
-    text, stories, seed = calibration or (None, 0, 0)
-    if seed == HELD_OUT_SEED and text is None:
-        raise UsageError(f"--seed {seed} is that of the held-out stories: calibrate with any other")
     check_new_folder(out)
     config, checkpoint = models.read_model(folder)
     shapes = shapes_of(config)
-
-    def sequences(path: str | None, seed: int, stories: int) -> list[list[int]]:
-        if path is not None:
-            return file_sequences(config, load_tokenizer(folder), path)
-        return story_sequences(config, load_tokenizer(folder), seed, stories)
-
-    test = sequences(held_out[0], HELD_OUT_SEED, held_out[1]) if held_out[0] or held_out[1] else None
-    calibrating = [ids[:-1] for ids in sequences(text, seed, stories)] if calibration else None
+    test = held_out.sequences(config, load_tokenizer(folder)) if held_out else None
+    calibrating = [ids[:-1] for ids in calibration.sequences(config, load_tokenizer(folder))] if calibration else None
     gptq = scheme.method == "gptq"
     stats = models.statistics(config, checkpoint, None if gptq else calibrating)
-    chosen, policy = choose(shapes, scheme, ranks, most, stats) if ranks else ({}, {})
+    chosen, policy = choose(shapes, scheme, ranks, budget, stats) if ranks else ({}, {})
     if ranks:
         policy |= {"rounds": rounds}
     outcomes = models.quantize(
@@ -58,13 +47,12 @@ def write(
     scores, errors = (None, {}) if test is None else _perplexities(console, folder, out, test)
     return {
         "recipe": recipe | policy,
-        "calibration": None if calibrating is None else {"text": text or f"{stories} stories of seed {seed}"}
-        | {"tokens": sum(map(len, calibrating))},
+        "calibration": calibrating and {"text": str(calibration), "tokens": sum(map(len, calibrating))},
         **({"expert_tokens": stats.frequency} if stats.frequency else {}),
         "matrices": [asdict(outcome) | ({"activation_error": errors.get(outcome.name)} if scheme.activations else {})
                      for outcome in outcomes],
         **sizes(shapes, scheme, chosen),
-        "perplexity": scores and scores | {"text": held_out[0] or f"{held_out[1]} stories, held out"},
+        "perplexity": scores and scores | {"text": str(held_out)},
     }  # fmt: skip
 
 

@@ -82,8 +82,6 @@ def compress(
     from meshrt.models.config import read_config
     from meshrt.models.folder import check_new_folder
     from meshrt.models.ranks import aligned_ranks, named_ranks, parse_ranks
-    from meshrt.models.stories import HELD_OUT_SEED
-    from meshrt.models.texts import file_sequences, story_sequences
     from meshrt.models.tokenizer import load_tokenizer
     from meshrt.ranks.console import make_console
     from meshrt.ranks.files import check_target
@@ -92,8 +90,8 @@ def compress(
         raise UsageError("--no-whiten goes with --method svd: afm is about features, there is nothing to leave out")
     if ratio is None and not ranks:
         raise UsageError("nothing says how far to compress: give --ratio 0.2, or --ranks gate_proj=64")
-    if seed == HELD_OUT_SEED and calibration is None:
-        raise UsageError(f"--seed {seed} is that of the held-out stories: calibrate with any other")
+    text = shared.calibration_text(calibration, calibration_stories, seed)
+    measured = shared.held_out_text(held_out, held_out_stories)
     check_new_folder(out)
     if json_path and json_path != "-":
         check_target("--json", json_path)
@@ -104,14 +102,8 @@ def compress(
     tokenizer = load_tokenizer(folder)
     chosen = {} if ratio is None else aligned_ranks(config, matrices, ratio, block)
     chosen |= named_ranks(config, parse_ranks(ranks))
-
-    def text(path: str | None, seed: int, stories: int) -> list[list[int]]:
-        if path is not None:
-            return file_sequences(config, tokenizer, path)
-        return story_sequences(config, tokenizer, seed, stories)
-
-    sequences = [ids[:-1] for ids in text(calibration, seed, calibration_stories)]
-    test = text(held_out, HELD_OUT_SEED, held_out_stories) if held_out or held_out_stories else None
+    sequences = [ids[:-1] for ids in text.sequences(config, tokenizer)]
+    test = measured.sequences(config, tokenizer) if measured else None
     recipe: dict[str, Any] = {"method": method, **({"whiten": whiten} if method == "svd" else {})}
     recipe |= {} if ratio is None else {"ratio": ratio, "block": block}
     outcome = models.compress(
@@ -123,11 +115,10 @@ def compress(
         "model": model,
         "out": out,
         "recipe": recipe,
-        "calibration": {"text": calibration or f"{calibration_stories} stories of seed {seed}"}
-        | {"tokens": sum(map(len, sequences))},
+        "calibration": {"text": str(text), "tokens": sum(map(len, sequences))},
         **models.summary(folder, out, outcome),
         "perplexity": None if test is None else _perplexities(console, folder, out, test)
-        | {"text": held_out or f"{held_out_stories} stories, held out"},
+        | {"text": str(measured)},
     }  # fmt: skip
     console.clear()
     report.deliver_json(document, json_path)

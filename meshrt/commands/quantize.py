@@ -11,9 +11,14 @@ import click
 
 from meshrt.commands import shared
 from meshrt.ranks import failure
+from meshrt.records import dataclass
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from meshrt.models.quantize.form import Activations, GroupSize
+    from meshrt.models.quantize.sizes import CodeScheme
+    from meshrt.ranks.console import Console
 
 UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -82,83 +87,148 @@ def command(**options: Any) -> None:
     """
     try:
         shared.refuse_ranks("this writes one folder, in one process")
-        quantize(**options)
+        quantize(QuantizeOptions(**options))
     except Exception as error:
         sys.exit(failure.report_alone(error))
 
 
-def quantize(
-    *, model: str, out: str | None, sizes: bool, method: str, bits: int | None, group: GroupSize, symmetric: bool,
-    activations: Activations | None, head: str | None, ranks: str | None, budget: str | None,
-    compensator_bits: str | None, rounds: int | None, calibration: str | None,
-    calibration_stories: int | None, seed: int | None, held_out: str | None, held_out_stories: int | None,
-    form: str, json_path: str | None, quiet: bool,
-) -> None:  # fmt: skip
-    """Check what was asked; then tell sizes, or quantize, write and measure."""
-    from threadpoolctl import threadpool_limits
+@dataclass(frozen=True, kw_only=True)
+class QuantizeOptions:
+    """What the command is given; None is what is left away."""
 
+    model: str
+    out: str | None
+    sizes: bool
+    method: str
+    bits: int | None
+    group: GroupSize
+    symmetric: bool
+    activations: Activations | None
+    head: str | None
+    ranks: str | None
+    budget: str | None
+    compensator_bits: str | None
+    rounds: int | None
+    calibration: str | None
+    calibration_stories: int | None
+    seed: int | None
+    held_out: str | None
+    held_out_stories: int | None
+    form: str
+    json_path: str | None
+    quiet: bool
+
+
+def quantize(options: QuantizeOptions) -> None:
+    """Check what was asked; then tell sizes, or quantize, write and measure."""
     from meshrt import report
-    from meshrt.errors import UsageError
     from meshrt.models.catalogue import find_model
-    from meshrt.models.quantize.choice import choose
-    from meshrt.models.quantize.policies import needs_text, parse
-    from meshrt.models.quantize.shapes import read_shapes
-    from meshrt.models.quantize.sizes import CodeScheme
-    from meshrt.models.quantize.sizes import sizes as sizes_of
     from meshrt.ranks.console import make_console
     from meshrt.ranks.files import check_target
     from meshrt.studies import quantized
 
-    if (out is None) != sizes:
+    check(options)
+    if options.json_path and options.json_path != "-":
+        check_target("--json", options.json_path)
+    console = make_console(0, 1, options.quiet or options.json_path == "-" or shared.for_programs(options.form))
+    folder = find_model(options.model)
+    document: dict[str, Any] = {"schema": report.SCHEMA, "model": options.model}
+    document |= sizes_of(options, folder) if options.sizes else written(options, folder, console)
+    console.clear()
+    report.deliver_json(document, options.json_path)
+    if not options.quiet and options.json_path != "-":
+        quantized.print_report(document, options.form)
+
+
+def check(options: QuantizeOptions) -> None:
+    """UsageError for what a method or another option has no use for, and for what it lacks."""
+    from meshrt.errors import UsageError
+
+    method, ranks = options.method, options.ranks
+    if (options.out is None) != options.sizes:
         raise UsageError("give --out DIR to write a folder, or --sizes to be told its bytes, one of the two")
+    of_compensators = {"--budget": options.budget, "--compensator-bits": options.compensator_bits}
     only: dict[str, dict[str, Any]] = {
-        "milo": {"--ranks": ranks, "--budget": budget, "--compensator-bits": compensator_bits, "--rounds": rounds},
-        "rtn or w4a8": {"--symmetric": symmetric or None},
-        "w4a8": {"--activations": activations, "--head": head},
+        "milo": {"--ranks": ranks, **of_compensators, "--rounds": options.rounds},
+        "rtn or w4a8": {"--symmetric": options.symmetric or None},
+        "w4a8": {"--activations": options.activations, "--head": options.head},
     }
     for owners, values in only.items():
         if method not in owners.split(" or "):
             refuse(values, f"--method {owners}; {method} has no use for it")
-    if method == "w4a8" and bits not in (None, 4):
-        raise UsageError(f"--bits {bits}: w4a8 has 4 bits a weight; leave it away, or take --method rtn")
-    text = {"--calibration": calibration, "--calibration-stories": calibration_stories, "--seed": seed}
-    reads_text = method == "gptq" or (ranks is not None and needs_text(parse(ranks)))
-    if not reads_text:
-        refuse(text, f"--method gptq and --ranks frequency-R; {method} has no use for it")
-    if sizes:
-        of_a_folder = {"--rounds": rounds, "--held-out": held_out, "--held-out-stories": held_out_stories, **text}
-        refuse(of_a_folder, "--out; --sizes quantizes nothing and has no use for it")
-    if ranks is None and (budget is not None or compensator_bits is not None or (method == "milo" and not sizes)):
+    if method == "w4a8" and options.bits not in (None, 4):
+        raise UsageError(f"--bits {options.bits}: w4a8 has 4 bits a weight; leave it away, or take --method rtn")
+    of_text = {"--calibration": options.calibration, "--calibration-stories": options.calibration_stories}
+    of_text |= {"--seed": options.seed}
+    if not reads_text(options):
+        refuse(of_text, f"--method gptq and --ranks frequency-R; {method} has no use for it")
+    if options.sizes:
+        of_held_out = {"--held-out": options.held_out, "--held-out-stories": options.held_out_stories}
+        refuse({"--rounds": options.rounds, **of_held_out, **of_text},
+               "--out; --sizes quantizes nothing and has no use for it")  # fmt: skip
+    if ranks is None and ([*of_compensators.values()] != [None, None] or (method == "milo" and not options.sizes)):
         raise UsageError("--method milo needs --ranks, such as uniform-8; without compensators it is --method hqq")
-    check_group_option(group)
-    if json_path and json_path != "-":
-        check_target("--json", json_path)
-    console = make_console(0, 1, quiet or json_path == "-" or shared.for_programs(form))
-    folder = find_model(model)
-    eight = activations or "row" if method == "w4a8" else None
-    bits = bits or (4 if eight else 3)
-    scheme = CodeScheme(method, bits, group, symmetric, int(compensator_bits or 3) if ranks else 16, eight, head == "8")
-    most = None if budget is None else _bytes(budget)
-    recipe: dict[str, Any] = {"method": method, "bits": bits, "group": group, "symmetric": symmetric}
-    recipe |= {"activations": eight, "head": head or "float"} if eight else {}
-    document: dict[str, Any] = {"schema": report.SCHEMA, "model": model}
-    if sizes:
-        shapes = read_shapes(folder)
-        chosen, policy = choose(shapes, scheme, ranks, most, None) if ranks else ({}, {})
-        document |= {"recipe": recipe | policy, **sizes_of(shapes, scheme, chosen)}
-    else:
-        assert out is not None
-        count = 256 if calibration_stories is None else calibration_stories
-        with threadpool_limits(1, "blas"):  # bits are those of any number of threads; more are slower on small matrices
-            document |= {"out": out} | quantized.write(
-                console, folder, out, scheme, recipe, ranks, most, rounds or 20,
-                (calibration, count, seed or 0) if reads_text else None,
-                (held_out, 200 if held_out_stories is None else held_out_stories),
-            )  # fmt: skip
-    console.clear()
-    report.deliver_json(document, json_path)
-    if not quiet and json_path != "-":
-        quantized.print_report(document, form)
+    check_group_option(options.group)
+
+
+def reads_text(options: QuantizeOptions) -> bool:
+    """Is a text run first: for gptq, or to see how often experts are chosen?"""
+    from meshrt.models.quantize.policies import needs_text, parse
+
+    return options.method == "gptq" or (options.ranks is not None and needs_text(parse(options.ranks)))
+
+
+def scheme_of(options: QuantizeOptions) -> CodeScheme:
+    """How the matrices are coded, with what was left away."""
+    from meshrt.models.quantize.sizes import CodeScheme
+
+    eight = options.activations or "row" if options.method == "w4a8" else None
+    bits = options.bits or (4 if eight else 3)
+    compensator_bits = int(options.compensator_bits or 3) if options.ranks else 16
+    return CodeScheme(
+        options.method, bits, options.group, options.symmetric, compensator_bits, eight, options.head == "8"
+    )
+
+
+def recipe_of(scheme: CodeScheme) -> dict[str, Any]:
+    """What the report says of a scheme, beside its compensators."""
+    of_codes = {name: getattr(scheme, name) for name in ("method", "bits", "group", "symmetric")}
+    if scheme.activations is None:
+        return of_codes
+    return of_codes | {"activations": scheme.activations, "head": "8" if scheme.head else "float"}
+
+
+def sizes_of(options: QuantizeOptions, folder: Path) -> dict[str, Any]:
+    """What the report says of a model by its shapes alone. UsageError, ModelError."""
+    from meshrt.models.quantize.choice import choose
+    from meshrt.models.quantize.shapes import read_shapes
+    from meshrt.models.quantize.sizes import sizes
+
+    scheme, shapes, budget = scheme_of(options), read_shapes(folder), budget_of(options)
+    chosen, policy = choose(shapes, scheme, options.ranks, budget, None) if options.ranks else ({}, {})
+    return {"recipe": recipe_of(scheme) | policy, **sizes(shapes, scheme, chosen)}
+
+
+def written(options: QuantizeOptions, folder: Path, console: Console) -> dict[str, Any]:
+    """Write the folder; what the report says of it. UsageError, ModelError."""
+    from threadpoolctl import threadpool_limits
+
+    from meshrt.studies import quantized
+
+    assert options.out is not None
+    calibration = None
+    if reads_text(options):
+        stories = 256 if options.calibration_stories is None else options.calibration_stories
+        calibration = shared.calibration_text(options.calibration, stories, options.seed or 0)
+    held_out = shared.held_out_text(
+        options.held_out, 200 if options.held_out_stories is None else options.held_out_stories
+    )
+    scheme = scheme_of(options)
+    with threadpool_limits(1, "blas"):  # bits are those of any number of threads; more are slower on small matrices
+        return {"out": options.out} | quantized.write(
+            console, folder, options.out, scheme, recipe_of(scheme), options.ranks, budget_of(options),
+            options.rounds or 20, calibration, held_out,
+        )  # fmt: skip
 
 
 def refuse(options: Mapping[str, object], owner: str) -> None:
@@ -182,10 +252,13 @@ def check_group_option(group: GroupSize) -> None:
         raise UsageError(f"--group: {str(error).removeprefix('has ')}") from error
 
 
-def _bytes(text: str) -> int:
-    """'200MiB' -> 209715200: a whole number of bytes, KiB, MiB or GiB. UsageError."""
+def budget_of(options: QuantizeOptions) -> int | None:
+    """The bytes of --budget, a whole number of bytes, KiB, MiB or GiB: '200MiB' is 209715200. UsageError."""
     from meshrt.errors import UsageError
 
+    text = options.budget
+    if text is None:
+        return None
     match = re.fullmatch(r"([0-9]{1,12})(KiB|MiB|GiB|)", text)
     if match is None:
         raise UsageError(f"--budget {text!r}: give a whole number of bytes, or of KiB, MiB or GiB, such as 200MiB")

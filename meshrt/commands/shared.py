@@ -14,6 +14,7 @@ from meshrt.whole import whole, whole_numbers
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
+    from meshrt.models.texts import SampleText
     from meshrt.options import Option
     from meshrt.program import Program
     from meshrt.ranks.console import Console
@@ -193,6 +194,24 @@ def refuse_ranks(reason: str) -> None:
 
     if launched_size() > 1:
         raise UsageError(f"{launched_size()} ranks: {reason}; leave mpirun away")
+
+
+def calibration_text(path: str | None, stories: int, seed: int) -> SampleText:
+    """What to calibrate on. UsageError for the stories that are held out."""
+    from meshrt.errors import UsageError
+    from meshrt.models.stories import HELD_OUT_SEED
+    from meshrt.models.texts import SampleText
+
+    if seed == HELD_OUT_SEED and path is None:
+        raise UsageError(f"--seed {seed} is that of the held-out stories: calibrate with any other")
+    return SampleText(path, stories, seed)
+
+
+def held_out_text(path: str | None, stories: int) -> SampleText | None:
+    """What to measure perplexity on, if on anything."""
+    from meshrt.models.texts import SampleText
+
+    return SampleText(path, stories) if path or stories else None
 
 
 def start(
