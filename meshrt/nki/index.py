@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,62 +30,66 @@ def indexed(pattern: AccessPattern, key: Any, keep_first: bool) -> AccessPattern
         items[0] = ds(items[0], 1)
     if pattern.elements is not None:
         return _of_listed(pattern, items)
-    arrays = [np.asarray(item) for item in items if isinstance(item, np.ndarray)]
-    common = np.broadcast_shapes(*(array.shape for array in arrays)) if arrays else ()
-    spots = [at for at, item in enumerate(items) if isinstance(item, np.ndarray)]
-    # NumPy: the axes of index arrays come where the first of them is, or first, if something stands between them.
-    apart = bool(spots) and any(not isinstance(items[at], np.ndarray | int) for at in range(spots[0], spots[-1]))
-    before = 0
-    if spots and not apart:
-        before = sum(not isinstance(item, int) for item in items[: spots[0]])
-    rank = sum(not isinstance(item, int | np.ndarray) for item in items) + len(common)
-    sizes, strides = [1] * rank, [0] * rank
-    sizes[before : before + len(common)] = common
-    offset, reaches, scattered = pattern.offset, [], False
-    axis, out = 0, len(common) if before == 0 and spots else 0
-    parts: list[tuple[int, np.ndarray]] = []
-    for item in items:
-        if item is None:
-            out = _next(out, before, common)
-            continue
-        limit, stride = pattern.sizes[axis], pattern.strides[axis]
-        steps = [0] * rank
-        if isinstance(item, int):
-            start = item
-        elif isinstance(item, np.ndarray):
+    axes = _axes(items)
+    sizes = [1] * axes.rank
+    sizes[axes.first : axes.first + len(axes.common)] = axes.common
+    reaches, scattered = [], False
+    for (item, axis), limit in zip(axes.placed(items), pattern.sizes, strict=True):
+        start, steps = item, tuple[int, ...]()
+        if isinstance(item, np.ndarray):
             affine = _affine(item)
-            start = 0 if affine is None else affine[0]
-            if affine is None:
-                scattered = True
-            else:
-                lead = before + len(common) - item.ndim
-                for at, step in enumerate(affine[1]):
-                    steps[lead + at] = step
-            parts.append((axis, item))
-        else:
-            start, step, size = _sliced(item, limit)
-            if out == before and spots and before > 0:
-                out += len(common)
-            sizes[out], steps[out] = size, step
-            out += 1
-            if spots and out == before and before > 0:
-                out += len(common)
-        offset += start * stride
-        strides = [total + step * stride for total, step in zip(strides, steps, strict=True)]
-        reaches.append(Reach(limit, start, tuple(steps)))
-        axis += 1
+            scattered |= affine is None
+            start, steps = (0, ()) if affine is None else affine
+        elif not isinstance(item, int):
+            start, step, sizes[axis] = _sliced(item, limit)
+            steps = (step,)
+        behind = axes.rank - axis - len(steps)
+        reaches.append(Reach(limit, start, (*(0,) * axis, *steps, *(0,) * behind)))
     shape = tuple(sizes)
     if not all(shape):
         raise UsageError(f"nothing is left of a tensor of shape {list(pattern.sizes)}")
     if scattered:
-        return _gathered(pattern, items, shape, common, before)
+        return _gathered(pattern, items, shape, axes)
+    offset = pattern.offset + sum(reach.start * stride for reach, stride in zip(reaches, pattern.strides, strict=True))
+    strides = [0] * axes.rank
+    for reach, stride in zip(reaches, pattern.strides, strict=True):
+        strides = [total + step * stride for total, step in zip(strides, reach.steps, strict=True)]
     kept = tuple(reach for reach in reaches if reach.excess(shape) is not None)
-    carried = _carried(pattern, reaches)
-    return AccessPattern(shape, tuple(strides), offset, (*carried, *kept))
+    return AccessPattern(shape, tuple(strides), offset, (*_carried(pattern, reaches), *kept))
 
 
-def _next(out: int, before: int, common: tuple[int, ...]) -> int:
-    return out + 1 + (len(common) if out + 1 == before and before > 0 else 0)
+class ResultAxes(NamedTuple):
+    """The `rank` axes of what is indexed: from `first` on those of index arrays, which have the sizes `common` when
+    they are broadcast, and around them those of slices and the new ones.
+    """
+
+    rank: int
+    first: int
+    common: tuple[int, ...]
+
+    def placed(self, items: list[Any]) -> Iterator[tuple[Any, int]]:
+        """Each index, without new axes, and the first axis of the result that it goes along; of a number 0."""
+        others = 0
+        for item in items:
+            if isinstance(item, int):
+                yield item, 0
+            elif isinstance(item, np.ndarray):
+                yield item, self.first + len(self.common) - item.ndim
+            else:
+                axis = others if others < self.first else others + len(self.common)
+                others += 1
+                if item is not None:
+                    yield item, axis
+
+
+def _axes(items: list[Any]) -> ResultAxes:
+    """NumPy's: the axes of index arrays come where the first of them is, or first, if something stands between them."""
+    spots = [at for at, item in enumerate(items) if isinstance(item, np.ndarray)]
+    common = np.broadcast_shapes(*(items[at].shape for at in spots))
+    rank = sum(not isinstance(item, int | np.ndarray) for item in items) + len(common)
+    if not spots or any(not isinstance(item, int | np.ndarray) for item in items[spots[0] : spots[-1]]):
+        return ResultAxes(rank, 0, common)
+    return ResultAxes(rank, sum(not isinstance(item, int) for item in items[: spots[0]]), common)
 
 
 def _carried(pattern: AccessPattern, reaches: list[Reach]) -> tuple[Reach, ...]:
@@ -145,7 +150,7 @@ def _scalar(value: Any) -> Any:
     return value.as_index() if hasattr(value, "as_index") else value
 
 
-def _affine(array: np.ndarray) -> tuple[int, list[int]] | None:
+def _affine(array: np.ndarray) -> tuple[int, tuple[int, ...]] | None:
     """(start, a step for each axis) of an index array that counts evenly; None for any other."""
     start = int(array.flat[0])
     steps = []
@@ -160,39 +165,22 @@ def _affine(array: np.ndarray) -> tuple[int, list[int]] | None:
             shape[axis] = size
             even = even + step * np.arange(size).reshape(shape)
         steps.append(step)
-    return (start, steps) if np.array_equal(even, array) else None
+    return (start, tuple(steps)) if np.array_equal(even, array) else None
 
 
-def _gathered(
-    pattern: AccessPattern, items: list[Any], shape: tuple[int, ...], common: tuple[int, ...], before: int
-) -> AccessPattern:
+def _gathered(pattern: AccessPattern, items: list[Any], shape: tuple[int, ...], axes: ResultAxes) -> AccessPattern:
     """The flat numbers of elements, by indices that do not count evenly."""
     elements = np.full(shape, pattern.offset, np.int64)
     inside = np.ones(shape, np.bool_)
-    axis, out = 0, len(common) if before == 0 else 0
-    for item in items:
-        if item is None:
-            out = _next(out, before, common)
-            continue
-        limit, stride = pattern.sizes[axis], pattern.strides[axis]
-        axis += 1
-        at: Any
-        if isinstance(item, int):
-            at = item
-        elif isinstance(item, np.ndarray):
-            at = item.reshape(
-                (1,) * (len(common) - item.ndim) + item.shape + (1,) * (len(shape) - before - len(common))
-            )
-        else:
-            if out == before and before > 0:
-                out += len(common)
+    for (item, axis), limit, stride in zip(axes.placed(items), pattern.sizes, pattern.strides, strict=True):
+        numbers = item
+        if isinstance(item, slice | ds):
             start, step, size = _sliced(item, limit)
-            at = (start + step * np.arange(size)).reshape((size,) + (1,) * (len(shape) - out - 1))
-            out += 1
-            if out == before and before > 0:
-                out += len(common)
-        elements = elements + at * stride
-        inside = inside & (at >= 0) & (at < limit)
+            numbers = start + step * np.arange(size)
+        if isinstance(numbers, np.ndarray):
+            numbers = numbers.reshape(numbers.shape + (1,) * (axes.rank - axis - numbers.ndim))
+        elements = elements + numbers * stride
+        inside = inside & (numbers >= 0) & (numbers < limit)
     return AccessPattern(shape, (0,) * len(shape), elements=np.where(inside, elements, -1))
 
 
