@@ -16,64 +16,114 @@ def content_of(s: Symbols, node: ir.Node) -> Content | None:
     op = node.op_type
     if node.domain != "":
         return None
-    if op in ("Shape", "Size"):
-        shape = s.known(node, 0)
-        part = shape[attribute(node, "start", 0) : attribute(node, "end", len(shape))]
-        return objects([*part], (len(part),)) if op == "Shape" else objects([product(shape)], ())
-    if op == "ConstantOfShape":
-        wanted, value = s.content(node.inputs[0]), attribute(node, "value")
-        number = 0 if value is None else value.numpy().reshape(-1)[0]
-        if wanted is None or any(element.value is None for element in wanted) or not isinstance(number, np.integer):
-            return None
-        size = [int(element.value) for element in wanted]
-        whole = product(map(SymbolicSize.of, size)).value
-        if whole is None or not 0 <= whole <= MOST:
-            return None
-        return objects([SymbolicSize.of(int(number))] * whole, tuple(size))
+    if op in FROM_SHAPES:
+        return FROM_SHAPES[op](s, node)
     given = [s.content(value) for value in node.inputs]
     if not given or given[0] is None:
         return None
-    x = given[0]
-    if op == "Identity" or (op == "Cast" and attribute(node, "to") in (ir.DataType.INT64, ir.DataType.INT32)):
-        return x if x.dtype == object else None
-    if op in ("Unsqueeze", "Squeeze"):
-        axes = ints(node, "axes", 1)
-        if op == "Squeeze":
-            return np.asarray(np.squeeze(x, None if axes is None else tuple(axes)))
-        return np.expand_dims(x, tuple(axes or ()))
-    if op == "Concat":
-        return None if any(content is None for content in given) else np.concatenate(given, attribute(node, "axis"))  # type: ignore[arg-type]  # the condition sorts None out
-    if op == "Neg":
-        return _each(x, lambda size: SymbolicSize.of(0) - size)
-    if op == "ReduceProd" and x.ndim == 1:
-        whole_list = [product(x)]
-        return objects(whole_list, (1,) if attribute(node, "keepdims", 1) else ())
-    others = [content for content in given[1:] if content is not None]
-    if len(others) < len(given) - 1:
+    if op in FROM_FIRST:
+        return FROM_FIRST[op](node, given[0])
+    known = [content for content in given if content is not None]
+    if len(known) < len(given):
         return None
-    if op in ("Gather", "Reshape", "Slice"):
-        plain = [[size.value for size in other.reshape(-1)] for other in others]
-        if any(number is None for other in plain for number in other):
-            return None
-        if op == "Gather":
-            return np.asarray(np.take(x, np.array(plain[0]).reshape(others[0].shape), attribute(node, "axis", 0)))
-        if op == "Reshape":
-            return x.reshape(plain[0])
-        steps = plain[3] if len(plain) > 3 else [1] * len(plain[0])
-        if x.ndim != 1 or len(plain[0]) != 1:
-            return None
-        return np.asarray(x[slice(plain[0][0], plain[1][0], steps[0])])
-    if op == "Where":
-        if x.dtype != bool or any(content.dtype == bool for content in others):
-            return None
-        return np.asarray(np.where(x, *others))
-    if op in PAIRS and others and x.dtype == object:
-        a, b = np.broadcast_arrays(x, others[0])
-        results = [PAIRS[op](size, other) for size, other in zip(a.reshape(-1), b.reshape(-1), strict=True)]
-        if any(result is None for result in results):
-            return None
-        return np.array(results, bool).reshape(a.shape) if op == "Equal" else objects(results, a.shape)
+    if op in FROM_ALL:
+        return FROM_ALL[op](node, *known)
+    if op in PAIRS and len(known) > 1 and known[0].dtype == object:
+        return _paired(PAIRS[op], *known[:2])
     return None
+
+
+def _shape(s: Symbols, node: ir.Node) -> Content:
+    shape = s.known(node, 0)
+    part = shape[attribute(node, "start", 0) : attribute(node, "end", len(shape))]
+    return objects([*part], (len(part),))
+
+
+def _size(s: Symbols, node: ir.Node) -> Content:
+    return objects([product(s.known(node, 0))], ())
+
+
+def _constant(s: Symbols, node: ir.Node) -> Content | None:
+    wanted, value = s.content(node.inputs[0]), attribute(node, "value")
+    number = 0 if value is None else value.numpy().reshape(-1)[0]
+    if wanted is None or any(element.value is None for element in wanted) or not isinstance(number, np.integer):
+        return None
+    size = [int(element.value) for element in wanted]
+    whole = product(map(SymbolicSize.of, size)).value
+    if whole is None or not 0 <= whole <= MOST:
+        return None
+    return objects([SymbolicSize.of(int(number))] * whole, tuple(size))
+
+
+def _same(node: ir.Node, x: Content) -> Content | None:
+    return x if x.dtype == object else None
+
+
+def _cast(node: ir.Node, x: Content) -> Content | None:
+    return _same(node, x) if attribute(node, "to") in (ir.DataType.INT64, ir.DataType.INT32) else None
+
+
+def _unsqueezed(node: ir.Node, x: Content) -> Content:
+    return np.expand_dims(x, tuple(ints(node, "axes", 1) or ()))
+
+
+def _squeezed(node: ir.Node, x: Content) -> Content:
+    axes = ints(node, "axes", 1)
+    return np.asarray(np.squeeze(x, None if axes is None else tuple(axes)))
+
+
+def _negative(node: ir.Node, x: Content) -> Content:
+    return objects([SymbolicSize.of(0) - size for size in x.reshape(-1)], x.shape)
+
+
+def _multiplied(node: ir.Node, x: Content) -> Content | None:
+    return objects([product(x)], (1,) if attribute(node, "keepdims", 1) else ()) if x.ndim == 1 else None
+
+
+def _joined(node: ir.Node, *parts: Content) -> Content:
+    return np.concatenate(parts, attribute(node, "axis"))
+
+
+def _gathered(node: ir.Node, x: Content, indices: Content) -> Content | None:
+    plain = _plain(indices)
+    if plain is None:
+        return None
+    return np.asarray(np.take(x, np.array(plain).reshape(indices.shape), attribute(node, "axis", 0)))
+
+
+def _reshaped(node: ir.Node, x: Content, shape: Content) -> Content | None:
+    plain = _plain(shape)
+    return None if plain is None else x.reshape(plain)
+
+
+def _sliced(node: ir.Node, x: Content, starts: Content, stops: Content, *axes_and_steps: Content) -> Content | None:
+    """Of one axis."""
+    numbers = [_plain(content) for content in (starts, stops, *axes_and_steps)]
+    if any(plain is None for plain in numbers) or x.ndim != 1 or starts.size != 1:
+        return None
+    begin, end, step = (plain[0] for plain in (*numbers[:2], numbers[3] if len(numbers) > 3 else [1]))  # type: ignore[index]  # the condition sorts None out
+    return np.asarray(x[slice(begin, end, step)])
+
+
+def _plain(content: Content) -> list[Any] | None:
+    """The numbers of a content that has no names."""
+    numbers = [size.value for size in content.reshape(-1)]
+    return None if any(number is None for number in numbers) else numbers
+
+
+def _chosen(node: ir.Node, x: Content, *others: Content) -> Content | None:
+    if x.dtype != bool or any(content.dtype == bool for content in others):
+        return None
+    return np.asarray(np.where(x, *others))
+
+
+def _paired(function: Callable[[SymbolicSize, SymbolicSize], Any], x: Content, other: Content) -> Content | None:
+    """A result for each pair of sizes."""
+    a, b = np.broadcast_arrays(x, other)
+    results = [function(size, other_size) for size, other_size in zip(a.reshape(-1), b.reshape(-1), strict=True)]
+    if any(result is None for result in results):
+        return None
+    return np.array(results, bool).reshape(a.shape) if function is _equal else objects(results, a.shape)
 
 
 def _equal(a: SymbolicSize, b: SymbolicSize) -> bool | None:
@@ -92,5 +142,13 @@ PAIRS: dict[str, Callable[[SymbolicSize, SymbolicSize], Any]] = {
 }  # fmt: skip
 
 
-def _each(x: Content, function: Callable[[SymbolicSize], SymbolicSize]) -> Content:
-    return objects([function(size) for size in x.reshape(-1)], x.shape)
+FROM_SHAPES: dict[str, Callable[[Symbols, ir.Node], Content | None]] = {
+    "Shape": _shape, "Size": _size, "ConstantOfShape": _constant,
+}  # fmt: skip
+FROM_FIRST: dict[str, Callable[[ir.Node, Content], Content | None]] = {
+    "Identity": _same, "Cast": _cast, "Unsqueeze": _unsqueezed, "Squeeze": _squeezed, "Neg": _negative,
+    "ReduceProd": _multiplied,
+}  # fmt: skip
+FROM_ALL: dict[str, Callable[..., Content | None]] = {
+    "Concat": _joined, "Gather": _gathered, "Reshape": _reshaped, "Slice": _sliced, "Where": _chosen,
+}  # fmt: skip
