@@ -45,6 +45,30 @@ class Counters:
     pairs: dict[str, tuple["Pairs", "Pairs"]] = field(default_factory=dict)  # and these, of packets; carried (pairs.py)
     peaks: dict[str, list[Peaks]] = field(default_factory=dict)  # of each time that cores were at work
 
+    def copy(self) -> "Counters":
+        """What grows with every repetition of a stretch, as it is now."""
+        return Counters(
+            links={site: nbytes.copy() for site, nbytes in self.links.items()},
+            ramps={site: nbytes.copy() for site, nbytes in self.ramps.items()},
+            maps={site: maps.copy() for site, maps in self.maps.items()},
+            pairs={site: (packets.copy(), carried.copy()) for site, (packets, carried) in self.pairs.items()},
+            **{name: getattr(self, name) for name in SUMS},
+        )
+
+    def repeat(self, before: "Counters", more: int) -> None:
+        """Count what has been added since `before` so many times more."""
+        for name in SUMS:
+            now = getattr(self, name)
+            setattr(self, name, now + more * (now - getattr(before, name)))
+        for sites, earlier in ((self.links, before.links), (self.ramps, before.ramps)):
+            for site, nbytes in sites.items():  # of all blocks that were at work, not only this one
+                nbytes += more * (nbytes - earlier.get(site, 0))
+        for site, maps in self.maps.items():
+            maps.repeat(before.maps.get(site), more)
+        for site, both in self.pairs.items():
+            for pairs, earlier_pairs in zip(both, before.pairs.get(site, (None, None)), strict=True):
+                pairs.repeat(earlier_pairs, more)
+
 
 SUMS = (  # of Counters: what several ranks have is added up, and grows with every repetition of a stretch
     "messages", "hops", "wafer_hops", "stages", "macs", "macs_16", "adds", "operand_bytes", "rebuilt", "out_of_order",

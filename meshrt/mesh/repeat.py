@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshrt.mesh.clock import HOPS, STAGES, TIME
-from meshrt.mesh.meter import SUMS
+from meshrt.mesh.clock import HOPS, STAGES, TIME, Clock
 from meshrt.mesh.wires import ramps, tally
 
 if TYPE_CHECKING:
@@ -37,35 +36,16 @@ def repeated(block: "Block", times: int, since: tuple[np.ndarray, float] | None 
     if times == 1 or not block.timed:
         yield
         return
-    tally.settle(block)
-    ramps.settle(block)
-    counters = block.counters
-    before = [getattr(counters, name) for name in SUMS]
-    clock = block.clock
-    crossed = [{site: nbytes.copy() for site, nbytes in sites.items()} for sites in (counters.links, counters.ramps)]
-    moments = clock.link_free, clock.ramp_in, clock.ramp_out, clock.asked_at, clock.idle
-    free = [(until, until.copy()) for until in moments]
-    maps = {site: site_maps.copy() for site, site_maps in counters.maps.items()}
-    pairs = {site: [site_pairs.copy() for site_pairs in both] for site, both in counters.pairs.items()}
-    began, met, begin = clock.state.copy(), clock.met, block.control.allreduce(clock.last(), max)
+    _settle(block)
+    counters, clock, more = block.counters, block.clock, times - 1
+    counted, taken, met = counters.copy(), [(until, until.copy()) for until in _taken(clock)], clock.met
+    began, begin = clock.state.copy(), block.control.allreduce(clock.last(), max)
     yield
     if block.counters is not counters:
         raise ValueError("a phase began or ended in a repeated stretch; repeat inside of phases")
     block.ledger.segments[-1].sampled = True
-    tally.settle(block)
-    ramps.settle(block)
-    more = times - 1
-    for name, was in zip(SUMS, before, strict=True):
-        now = getattr(counters, name)
-        setattr(counters, name, now + more * (now - was))
-    for sites, earlier in zip((counters.links, counters.ramps), crossed, strict=True):
-        for site, nbytes in sites.items():  # of all blocks that were at work, not only this one
-            nbytes += more * (nbytes - earlier.get(site, 0))
-    for site, site_maps in counters.maps.items():
-        site_maps.repeat(maps.get(site), more)
-    for site, both in counters.pairs.items():
-        for site_pairs, earlier_pairs in zip(both, pairs.get(site, (None, None)), strict=True):
-            site_pairs.repeat(earlier_pairs, more)
+    _settle(block)
+    counters.repeat(counted, more)
     clock.path_changes()
     if since is None:
         busy, end = clock.state[TIME] != began[TIME], block.control.allreduce(clock.last(), max)
@@ -76,14 +56,25 @@ def repeated(block: "Block", times: int, since: tuple[np.ndarray, float] | None 
         once, all_so_far = (_means(block, clock.state - then) for then in (began, moment))
         time, *path = (repetitions * each - so_far for each, so_far in zip(once, all_so_far, strict=True))
         on = [max(0.0, time), *(float(max(0, round(part))) for part in path)]
-    for until, was_until in free:
-        until[until != was_until] += on[TIME]
+    for until, was in taken:
+        until[until != was] += on[TIME]
     if clock.met != met:
         clock.met += on[TIME]
     for part in (TIME, HOPS, STAGES):
         clock.state[part][busy] += on[part]
     if clock.seen is not None:
         clock.seen(f"{more} times more, as before", landed=int(on[HOPS]))
+
+
+def _settle(block: "Block") -> None:
+    """What was put off is counted."""
+    tally.settle(block)
+    ramps.settle(block)
+
+
+def _taken(clock: Clock) -> tuple[np.ndarray, ...]:
+    """Moments until when links and ramps are taken, and those that say in which order they were."""
+    return clock.link_free, clock.ramp_in, clock.ramp_out, clock.asked_at, clock.idle
 
 
 def _means(block: "Block", took: np.ndarray) -> list[float]:
