@@ -17,6 +17,7 @@ from meshrt.nki.pattern import kept_extents, squeezed
 from meshrt.nki.patternview import PatternView
 from meshrt.nki.session import Session, from_here, session
 from meshrt.nki.tensor import Tensor
+from meshrt.records import dataclass
 
 Extents = tuple[int, ...]
 Compute = Callable[..., np.ndarray]  # of the operands' numbers
@@ -30,6 +31,28 @@ def masked(mask: Any, shape: Extents) -> tuple[Extents | None, np.ndarray | None
     if extents is not None:
         return None if extents == shape else extents, None
     return None, np.broadcast_to(np.asarray(mask, np.bool_), shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Emission:
+    """An instruction that was asked for, and what its mask leaves of it. Of `shape` is the result, of `over` what the
+    instruction works on; `extents` and `out_extents` are what the mask leaves of the two, and None all; `scattered` has
+    a truth value for each element where that is no rectangle.
+    """
+
+    name: str
+    engine: ComputeEngine | None
+    cycles: Callable[[Extents], float]
+    reads: Sequence[Tensor]
+    compute: Compute
+    shape: Extents
+    over: Extents
+    extents: Extents | None
+    out_extents: Extents | None
+    scattered: np.ndarray | None
+    whole_reads: bool
+    sums: Sequence[Any]
+    given: bool  # a place for the result
 
 
 def emit(
@@ -52,43 +75,12 @@ def emit(
     for tensor in reads:
         tensor.settle()
     extents, scattered = masked(mask, over)
-    left = over if extents is None else extents
-    out_left = None if extents is None else (extents if result_extents is None else result_extents(extents))
+    out_extents = extents if extents is None or result_extents is None else result_extents(extents)
+    emission = Emission(name, engine, cycles, reads, compute, shape, over, extents, out_extents, scattered,
+                        whole_reads, sums, given=dst is not None)  # fmt: skip
 
     def run(target: Tensor, add: bool) -> None:
-        if 0 in left:  # all of it is masked off
-            if target.home is not None and target.home.store.writes == 0 and dst is None:
-                poison(target)
-            return
-        _check_memories(name, engine, launch, reads, target)
-        sources = [_source(tensor, None if whole_reads else extents, scattered) for tensor in reads]
-        fresh = target.home is not None and target.home.store.writes == 0
-        if out_left is not None and fresh and dst is None:
-            poison(target)
-        written = _target(target, shape, out_left)
-        for tensor, source in zip(reads, sources, strict=True):
-            source.check_written(name)
-            if not (any(tensor is summed for summed in sums) and _same(source, written)):
-                check_carried(launch, source, name)
-        add = add or always_add
-        add = add and written.rewrites()
-        if engine is None:
-            pass
-        else:
-            core.issue(engine, name, cycles(left), sources, written)
-        if core.payload:
-            with np.errstate(all="ignore"):
-                values = compute(*(source.data for source in sources))
-                if whole_reads and extents is not None:
-                    values = values[tuple(slice(extent) for extent in extents)]
-                values = values.reshape(written.shape) if values.size == written.data.size else values
-                if add:
-                    values = values + written.data
-                values = rounded(values, target.dtype)
-            if scattered is not None and scattered.shape == shape:
-                values = np.where(scattered, values, written.data if not fresh else _nothing(target))
-            written.write(values)
-        stamp(launch, target, written)
+        _run(launch, emission, target, add or always_add)
 
     if dst is not None:
         core.settle()
@@ -96,6 +88,54 @@ def emit(
         return dst
     result = Tensor(getattr(core, memory), dtype, shape=_on_chip(shape), pending=from_here(run), adds=adds)
     return core.defer(result)
+
+
+def _run(launch: Session, emission: Emission, target: Tensor, add: bool) -> None:
+    """Its time, its numbers and what is noted of it, once it is known where the result goes. UsageError."""
+    core, left = launch.core, emission.over if emission.extents is None else emission.extents
+    fresh = target.home is not None and target.home.store.writes == 0
+    if 0 in left:  # all of it is masked off
+        if fresh and not emission.given:
+            poison(target)
+        return
+    _check_memories(emission.name, emission.engine, launch, emission.reads, target)
+    kept = None if emission.whole_reads else emission.extents
+    sources = [_source(tensor, kept, emission.scattered) for tensor in emission.reads]
+    if fresh and not emission.given and emission.out_extents is not None:
+        poison(target)
+    written = _target(target, emission.shape, emission.out_extents)
+    _check_reads(launch, emission, sources, written)
+    add = add and written.rewrites()
+    if emission.engine is not None:
+        core.issue(emission.engine, emission.name, emission.cycles(left), sources, written)
+    if core.payload:
+        written.write(_numbers(emission, sources, target, written, add, fresh))
+    stamp(launch, target, written)
+
+
+def _check_reads(launch: Session, emission: Emission, sources: Sequence[PatternView], written: PatternView) -> None:
+    """Every operand has been written, and none by an earlier iteration of a loop that says that it carries nothing."""
+    for tensor, source in zip(emission.reads, sources, strict=True):
+        source.check_written(emission.name)
+        if not (any(tensor is summed for summed in emission.sums) and _same(source, written)):
+            check_carried(launch, source, emission.name)
+
+
+def _numbers(
+    emission: Emission, sources: Sequence[PatternView], target: Tensor, written: PatternView, add: bool, fresh: bool
+) -> np.ndarray:
+    """What is written: of the result's dtype, and of the shape that the mask leaves."""
+    with np.errstate(all="ignore"):
+        values = emission.compute(*(source.data for source in sources))
+        if emission.whole_reads and emission.extents is not None:
+            values = values[tuple(slice(extent) for extent in emission.extents)]
+        values = values.reshape(written.shape) if values.size == written.data.size else values
+        if add:
+            values = values + written.data
+        values = rounded(values, target.dtype)
+    if emission.scattered is not None and emission.scattered.shape == emission.shape:
+        values = np.where(emission.scattered, values, _nothing(target) if fresh else written.data)
+    return values
 
 
 def _on_chip(shape: Extents) -> Extents:
