@@ -70,11 +70,8 @@ def run(
         gpus, family, checkpoint, how.scheme, how.kv, queue, dtype=how.dtype, layers_run=how.layers_run,
         block_size=how.block_size, kv_blocks=how.kv_blocks, hold=hold, mixing=mixing, keeps=service.prefix_caching,
     )  # fmt: skip
-    swaps, concurrency = service.preemption == "swap", service.max_concurrency
-    if service.swap_space is not None and not swaps:
-        raise UsageError("--swap-space is for --preemption swap")
+    limits = limits_of(service)
     steps.host.limit = SPACE if service.swap_space is None else service.swap_space
-    limits = BatchLimits(service.max_batch, service.max_prefill_tokens, service.chunked_prefill, concurrency, swaps)
     start = 0.0
     if service.num_warmups:
         serve(steps, [anew(queue[0], number=-1 - at, arrival=0.0) for at in range(service.num_warmups)], limits)
@@ -83,10 +80,11 @@ def run(
     before = steps.computed
     serve(steps, queue, limits)
     steps.close()
-    loads = {"lock_step": lock_step(queue, concurrency), "wait_growth": wait_growth(queue)}
+    loads = {"lock_step": lock_step(queue, limits.concurrency), "wait_growth": wait_growth(queue)}
     said = warnings(loads)
     for line in said:
         gpus.console.note(line)
+    host = {"max": steps.host.peak, "limit": steps.host.limit, "full": steps.host.full}
     return {
         **figures(queue),
         **vllm_figures(queue, start, goodput, metrics, percentiles),
@@ -99,15 +97,21 @@ def run(
         "kv": how.kv,
         "kv_blocks": steps.cache.pages.blocks,
         "largest_batch": steps.largest,
-        **(
-            {"host_memory": {"max": steps.host.peak, "limit": steps.host.limit, "full": steps.host.full}}
-            if swaps
-            else {}
-        ),
+        **({"host_memory": host} if limits.swap else {}),
         "plans": steps.recorded,
         **told(family, hold),
         **told_experts(gpus, mixing, family, steps.model.layers_run),
     }
+
+
+def limits_of(service: Service) -> BatchLimits:
+    """What a batch may have. UsageError."""
+    swaps = service.preemption == "swap"
+    if service.swap_space is not None and not swaps:
+        raise UsageError("--swap-space is for --preemption swap")
+    return BatchLimits(
+        service.max_batch, service.max_prefill_tokens, service.chunked_prefill, service.max_concurrency, swaps
+    )
 
 
 def requests_of(
