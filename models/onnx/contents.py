@@ -23,13 +23,13 @@ def content_of(s: Symbols, node: ir.Node) -> Content | None:
         return None
     if op in FROM_FIRST:
         return FROM_FIRST[op](node, given[0])
-    known = [content for content in given if content is not None]
-    if len(known) < len(given):
+    contents = [content for content in given if content is not None]
+    if len(contents) < len(given):
         return None
     if op in FROM_ALL:
-        return FROM_ALL[op](node, *known)
-    if op in PAIRS and len(known) > 1 and known[0].dtype == object:
-        return _paired(PAIRS[op], *known[:2])
+        return FROM_ALL[op](node, *contents)
+    if op in PAIRS and len(contents) > 1 and contents[0].dtype == object:
+        return _paired(PAIRS[op], *contents[:2])
     return None
 
 
