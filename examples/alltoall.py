@@ -4,8 +4,7 @@ from typing import Annotated
 
 import numpy as np
 
-from meshrt.mesh import Block, Transfer, crossbar
-from meshrt.mesh.exchange.exchange import exchange
+from meshrt.mesh import Block, crossbar, take
 
 MESH = (4, 4)
 
@@ -23,7 +22,6 @@ def run(block: Block, *, size: Annotated[int, "numbers in a tile"] = 8) -> dict:
     with crossbar(block) as bar, block.phase("all to all"):
         for step in range(cores):  # every core sends to the one that is `step` numbers on, and so gets one tile
             leaves = outgoing[y, x, (number + step) % cores]
-            (comes,) = exchange(block, bar, Transfer(None, (np.arange(cores) - step) % cores, leaves))
-            incoming[y, x, (number - step) % cores] = comes
+            incoming[y, x, (number - step) % cores] = take(block, bar, (np.arange(cores) - step) % cores, leaves)
     wrong = int((incoming != every.swapaxes(0, 1)[number]).sum())
     return {"wrong": block.control.allreduce(wrong)} if block.payload else {}

@@ -12,17 +12,17 @@ MESH = (4, 4)
 
 def run(block: Block, *, size: Annotated[int, "rows and columns of a tile"] = 16, steps: int = 10) -> dict:
     """Take the mean of every cell's neighbours, again and again, with zeros around the grid; compare with NumPy."""
-    cut = block.mesh.height, block.mesh.width
-    grid = np.pad(np.random.default_rng(0).random((cut[0] * size, cut[1] * size), np.float32), 1)
+    shape = block.mesh.height * size, block.mesh.width * size
+    grid = np.pad(np.random.default_rng(0).random(shape, np.float32), 1)
     whole = grid[1:-1, 1:-1]
     tiles = block.tiles("tiles with edges", (size + 2, size + 2), np.float32)
     tiles[...] = 0  # at the border of the mesh nothing comes in, and the zeros stay
     inside = tiles[..., 1:-1, 1:-1]
-    inside[...] = place(block, "grid", lambda *part: whole[part], whole.shape, cut, np.float32)[:, :, 0, 0]
+    inside[...] = place(block, "grid", whole)[:, :, 0, 0]
     with ExitStack() as stack, block.phase("steps"):
         edges = []
         for axis, step, leaves, comes in (("x", 1, -2, 0), ("x", -1, 1, -1), ("y", 1, -2, 0), ("y", -1, 1, -1)):
-            way = stack.enter_context(installed(block.tables, axis, chain(block.mesh.length(axis), step)))
+            way = stack.enter_context(installed(block, axis, chain(block.mesh.length(axis), step)))
             lines = tiles[:, :, 1:-1] if axis == "x" else tiles[..., 1:-1].swapaxes(2, 3)
             edges.append((way, lines[..., leaves], lines[..., comes]))
         for _ in range(steps):
@@ -31,5 +31,5 @@ def run(block: Block, *, size: Annotated[int, "rows and columns of a tile"] = 16
             for a in (tiles, grid):
                 a[..., 1:-1, 1:-1] = (a[..., 1:-1, :-2] + a[..., 1:-1, 2:] + a[..., :-2, 1:-1] + a[..., 2:, 1:-1]) / 4
             block.elementwise(inside, calls=4)
-    result = gather(block, inside[:, :, None, None], whole.shape) if block.payload else None
+    result = gather(block, inside, shape)
     return {} if result is None else {"wrong": int((result != whole).sum())}

@@ -22,11 +22,11 @@ def run(block: Block, *, size: Annotated[int, "rows and columns of a tile"] = 16
     if block.mesh.height != n:
         raise UsageError(f"mesh {n}x{block.mesh.height} is not square: the tile of core (x, y) goes to core (y, x)")
     matrix = np.random.default_rng(0).random((n * size, n * size), np.float32)
-    tiles = place(block, "A", lambda rows, columns: matrix[rows, columns], matrix.shape, (n, n), np.float32)
+    tiles = place(block, "A", matrix)
     transposed = block.tiles("A transposed", tiles.shape[2:], np.float32)
     transposed[...] = tiles  # the diagonal stays
     paths = [path(x, y) for x in range(n) for y in range(n) if x != y]
-    with installed_paths(block.tables, paths) as ways, block.phase("transpose"):
+    with installed_paths(block, paths) as ways, block.phase("transpose"):
         transfer(block, ways, tiles, transposed)
-    whole = gather(block, transposed.swapaxes(-1, -2), matrix.shape) if block.payload else None
+    whole = gather(block, transposed.swapaxes(-1, -2), matrix.shape)
     return {} if whole is None else {"wrong": int((whole != matrix.T).sum())}

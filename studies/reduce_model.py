@@ -149,7 +149,7 @@ def cycles_of(pattern: str, n: int, words: int, device: Device) -> float:
     tiles = np.zeros((1, 1, words), np.float32)
     try:
         if pattern == "broadcast":
-            with installed(block.tables, "x", routes.multicast(n, 0)) as channel:
+            with installed(block, "x", routes.multicast(n, 0)) as channel:
                 fabric.transfer(block, channel, tiles)
         else:
             with _reduction(block, pattern, n) as tree:
@@ -176,7 +176,7 @@ def _star(block: Block, n: int) -> Iterator[Tree]:
     """Routes from every core to core 0, which adds the nearest one's tile first."""
     ways = [routes.Route(core, (0,)) for core in range(1, n)]
     cores = np.arange(n)
-    with installed(block.tables, "x", ways) as channel:
+    with installed(block, "x", ways) as channel:
         steps = tuple((channel, cores == core, cores == 0) for core in range(1, n))
         yield Tree("x", 0, (), steps, cores == 0, channel)
 

@@ -37,7 +37,7 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "Collectives": {
-        "meshrt.mesh": ("ktree", "pipeline", "allreduce", "crossbar", "Transfer"),
+        "meshrt.mesh": ("ktree", "pipeline", "allreduce", "crossbar", "take", "Transfer"),
         "meshrt.mesh.collectives.rings": (
             "interleaved_ring",
             "plain_ring",

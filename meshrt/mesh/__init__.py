@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from meshrt.mesh.block import Block
     from meshrt.mesh.collectives.allreduce import allreduce, ktree, pipeline
-    from meshrt.mesh.exchange.exchange import crossbar
+    from meshrt.mesh.exchange.exchange import crossbar, take
     from meshrt.mesh.exchange.legs import Transfer
     from meshrt.mesh.tiles import gather, place
     from meshrt.mesh.wires.fabric import receive, send, transfer
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Block", "Path", "Route", "Transfer", "allreduce", "chain", "crossbar", "gather", "installed", "installed_paths",
-    "interleaved_ring", "ktree", "multicast", "pipeline", "place", "receive", "ring", "send", "stage", "transfer",
+    "interleaved_ring", "ktree", "multicast", "pipeline", "place", "receive", "ring", "send", "stage", "take",
+    "transfer",
 ]  # fmt: skip
 _HOMES = {
     "block": ("Block",),
     "collectives.allreduce": ("allreduce", "ktree", "pipeline"),
-    "exchange.exchange": ("crossbar",),
+    "exchange.exchange": ("crossbar", "take"),
     "exchange.legs": ("Transfer",),
     "tiles": ("gather", "place"),
     "wires.fabric": ("receive", "send", "transfer"),

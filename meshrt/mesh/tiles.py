@@ -36,14 +36,26 @@ def span(mesh: Mesh, axis: str, tiles: int, size: int) -> slice:
     return slice(low, low + mesh.block_length(axis) * each)
 
 
-def place(block: Block, name: str, read: Read, shape: tuple[int, int], cut: tuple[int, int], dtype: Any) -> np.ndarray:
+def place(
+    block: Block, name: str, matrix: np.ndarray | Read, shape: tuple[int, ...] | None = None,
+    cut: tuple[int, int] | None = None, dtype: Any = None,
+) -> np.ndarray:  # fmt: skip
     """This rank's tiles of a matrix, in core memory: [bh, bw, rows of tiles, columns of tiles, rows, columns].
 
-    `cut` says into how many rows and columns of tiles, multiples of the mesh's height and width: as many as these, and
-    each core has one tile. Tiles are alike; where sizes do not divide, the last are padded with zeros. `read(rows,
-    columns)` gets two slices and returns that part of the matrix: the rank's own. LimitError; UsageError for a cut that
-    is no such multiple, or, in one's own program, a part of another size.
+    `matrix` is all of it, or a function that gets two slices, of rows and columns, and returns that part, the rank's
+    own; of which `shape` and `dtype` are to be said. `cut` says into how many rows and columns of tiles, multiples of
+    the mesh's height and width; one tile a core, unless it is said. Tiles are alike; where sizes do not divide, the
+    last are padded with zeros. LimitError; UsageError for a cut that is no such multiple, for what is no matrix, or, in
+    one's own program, for a part of another size.
     """
+    if not callable(matrix):
+        whole_matrix = np.asarray(matrix)
+        shape, dtype = shape or whole_matrix.shape, whole_matrix.dtype if dtype is None else dtype
+    if shape is None or dtype is None:
+        raise UsageError(f"{name!r} is a function of its parts: give `shape` and `dtype`, too")
+    if len(shape) != 2:
+        raise UsageError(f"{name!r} of shape {list(shape)}: a matrix has rows and columns")
+    cut = cut or (block.mesh.height, block.mesh.width)
     mt, nt = tile_size(shape, cut)
     if cut[0] % block.mesh.height or cut[1] % block.mesh.width:
         raise UsageError(
@@ -57,7 +69,8 @@ def place(block: Block, name: str, read: Read, shape: tuple[int, int], cut: tupl
         return tiles
     rows, columns = span(block.mesh, "y", cut[0], mt), span(block.mesh, "x", cut[1], nt)
     part = slice(rows.start, min(rows.stop, shape[0])), slice(columns.start, min(columns.stop, shape[1]))
-    inside, sizes = read(*part), [side.stop - side.start for side in part]
+    inside = matrix(*part) if callable(matrix) else whole_matrix[part]
+    sizes = [side.stop - side.start for side in part]
     if block.audit is not None and min(sizes) > 0 and [*inside.shape] != sizes:
         raise UsageError(
             f"{name!r} of shape {list(shape)}: of rows {part[0].start} to {part[0].stop} and columns {part[1].start} to"
@@ -71,10 +84,15 @@ def place(block: Block, name: str, read: Read, shape: tuple[int, int], cut: tupl
 
 
 def gather(block: Block, tiles: np.ndarray, shape: tuple[int, int]) -> np.ndarray | None:
-    """The whole matrix of that shape, without padding, at rank 0, and None elsewhere, of tiles as `place` has them.
+    """The whole matrix of that shape, without padding, at rank 0, of tiles as `place` has them, or one a core, [bh, bw,
+    rows, columns]. None elsewhere, and where tiles have no numbers (`--payload none`).
 
     Control traffic: nothing is counted.
     """
+    if not block.payload:
+        return None
+    if tiles.ndim == 4:
+        tiles = tiles[:, :, None, None]
     rectangle = tiles.transpose(0, 2, 4, 1, 3, 5).reshape(
         tiles.shape[0] * tiles.shape[2] * tiles.shape[4], tiles.shape[1] * tiles.shape[3] * tiles.shape[5]
     )

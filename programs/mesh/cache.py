@@ -110,8 +110,8 @@ def stairs(block: Block) -> Iterator[Stairs]:
     """Install routes from every row to the one above and to the one below: 4 entries a core."""
     height = block.mesh.height
     with (
-        installed(block.tables, "y", routes.chain(height, -1)) as up,
-        installed(block.tables, "y", routes.chain(height, 1)) as down,
+        installed(block, "y", routes.chain(height, -1)) as up,
+        installed(block, "y", routes.chain(height, 1)) as down,
     ):
         yield Stairs(up, down)
 

@@ -133,6 +133,20 @@ def test_a_matrix_is_placed_whole_or_not_at_all(cut: str, part: str, own: Own) -
     assert done.code == 2 and PLACED[cut, part] in done.stderr and "(mine.py, line 8)" in done.stderr
 
 
+NO_MATRIX = {  # arguments: what is said
+    "np.ones(8)": "'w' of shape [8]: a matrix has rows and columns",
+    "lambda rows, columns: w[rows, columns], (6, 8)": "'w' is a function of its parts: give `shape` and `dtype`, too",
+    "w, cut=(4, 1)": "'w' cut into 4 x 1 tiles, rows first, on 1 rows and 4 columns of cores: give",
+}
+
+
+@pytest.mark.parametrize("arguments", NO_MATRIX)
+def test_what_is_placed_is_a_matrix(arguments: str, own: Own) -> None:
+    source = HEAD + "from meshrt.mesh import place\ndef run(block):\n    w = np.ones((6, 8), np.float32)\n"
+    done = own(f"{source}    place(block, 'w', {arguments})\n")
+    assert done.code == 2 and NO_MATRIX[arguments] in done.stderr and "(mine.py, line 8)" in done.stderr
+
+
 CHOSEN = {
     "positions=np.arange(3) == 1": "`positions` is bool [3]: an array of 4 bools",
     "positions=np.arange(4)": "`positions` is int64 [4]: an array of 4 bools",

@@ -103,8 +103,8 @@ def _spread(block: Block, axis: str, bounds: tuple[int, ...]) -> Iterator[Spread
         yield Spread(
             axis,
             bounds,
-            stack.enter_context(installed(block.tables, axis, near)) if near else None,
-            tuple((step, stack.enter_context(installed(block.tables, axis, way))) for step, way in onward if way),
+            stack.enter_context(installed(block, axis, near)) if near else None,
+            tuple((step, stack.enter_context(installed(block, axis, way))) for step, way in onward if way),
         )
 
 

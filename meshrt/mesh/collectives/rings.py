@@ -66,7 +66,7 @@ def interleaved_ring(block: Block, axis: str, slots: int = 1, reverse: bool = Fa
     patterns = [routes.interleaved_ring(n, reverse)] if slots == 1 else [routes.chain(n, step) for step in (1, -1)]
     patterns = patterns if n > 1 else []
     with ExitStack() as stack:
-        channels = [stack.enter_context(installed(block.tables, axis, pattern)) for pattern in patterns]
+        channels = [stack.enter_context(installed(block, axis, pattern)) for pattern in patterns]
         yield _ring(axis, n, slots, reverse, channels)
 
 
@@ -74,7 +74,7 @@ def interleaved_ring(block: Block, axis: str, slots: int = 1, reverse: bool = Fa
 def plain_ring(block: Block, axis: str, slots: int = 1, reverse: bool = False) -> Iterator[Ring]:
     """Install a ring with a wrap-around along every line of the axis: 3 route entries a core."""
     n = block.mesh.length(axis)
-    with installed(block.tables, axis, routes.ring(n, reverse)) as channel:
+    with installed(block, axis, routes.ring(n, reverse)) as channel:
         yield _ring(axis, n, slots, reverse, [channel] if n > 1 else [], range(n * slots))
 
 
@@ -165,7 +165,7 @@ def rings_in_regions(block: Block, width: int, height: int) -> Iterator[Rings]:
                         else [routes.chain(n, 1), routes.chain(n, -1)]
                     )
                     sets = [routes.side_by_side(pattern, n, copies) for pattern in patterns]
-                    channels = [stack.enter_context(installed(block.tables, axis, route_set)) for route_set in sets]
+                    channels = [stack.enter_context(installed(block, axis, route_set)) for route_set in sets]
                 made[axis, reverse] = _side_by_side(_ring(axis, n, slots, reverse, channels), n, copies)
         x, y = made["x", False], made["y", False]
         columns, rows = (ring.places * (block.mesh.length(ring.axis) // n) for ring, n in ((x, width), (y, height)))
@@ -186,9 +186,7 @@ def ring_in_groups(block: Block, slots: int, width: int, groups: int) -> Iterato
     """
     with ExitStack() as stack:
         channels = [
-            stack.enter_context(
-                installed(block.tables, "x", routes.side_by_side(routes.chain(width, step), width, groups))
-            )
+            stack.enter_context(installed(block, "x", routes.side_by_side(routes.chain(width, step), width, groups)))
             for step in ((1, -1) if width > 1 else ())
         ]
         rings = [_ring("x", width, slots, reverse, channels) for reverse in (False, True)]

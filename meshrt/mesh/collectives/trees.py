@@ -67,13 +67,13 @@ def installed_tree(block: Block, axis: str, tree: treeplan.TreeRoutes, stored: b
     with ExitStack() as stack:
         steps, stores = [], {}
         for level in tree.levels:
-            channel = stack.enter_context(installed(block.tables, axis, level.routes))
+            channel = stack.enter_context(installed(block, axis, level.routes))
             stops = {route.source: route.stops[0] for route in level.routes}
             for senders in level.steps:
                 steps.append((channel, marked(n, senders), marked(n, (stops[core] for core in senders))))
             if stored:
                 stores[len(steps) - 1] = marked(n, set(stops.values()) - set(stops))
-        spread = stack.enter_context(installed(block.tables, axis, tree.spread))
+        spread = stack.enter_context(installed(block, axis, tree.spread))
         adders = marked(n, (int(core) for _, _, receivers in steps for core in np.flatnonzero(receivers)))
         yield Tree(axis, tree.root, tree.groups, tuple(steps), adders, spread, stores=stores)
 

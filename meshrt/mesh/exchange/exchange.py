@@ -52,7 +52,7 @@ def crossbar(block: "Block") -> Iterator[Crossbar]:
     with ExitStack() as stack:
         yield Crossbar(
             tuple(
-                stack.enter_context(installed(block.tables, axis, chain(block.mesh.length(axis), step)))
+                stack.enter_context(installed(block, axis, chain(block.mesh.length(axis), step)))
                 for axis in "xy"
                 for step in (1, -1)
             )
@@ -101,6 +101,16 @@ def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.nda
     if block.clock.seen is not None:
         block.clock.seen("hands packets on to any core, and waits for its own")
     return landed
+
+
+def take(block: "Block", bar: Crossbar, owners: np.ndarray, tiles: np.ndarray) -> np.ndarray:
+    """The tile of its owner for every core, [bh, bw, *tile], sent by the owner: one transfer. All ranks call it.
+
+    `owners`: of each core, by number y * W + x, that of the core whose tile it gets, int [W * H]; as with NumPy's
+    `take` one may be there more often, or not at all. LimitError, UsageError, RouteError as `exchange`.
+    """
+    (taken,) = exchange(block, bar, Transfer(None, owners, tiles))
+    return taken
 
 
 def _flight(block: "Block", transfer: Transfer, number: int, together: int) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -68,13 +68,23 @@ class Channel:
     cache: dict[Any, Any] = field(default_factory=dict)  # compiled schedules
 
 
+class HasTables(Protocol):
+    """A block of cores, to those who know of its tables alone."""
+
+    @property
+    def tables(self) -> Tables: ...
+
+
 @contextmanager
-def installed(tables: Tables, axis: str, routes: Sequence[Route], lines: np.ndarray | None = None) -> Iterator[Channel]:
-    """Routes along every line of the axis, in the tables until the block is left.
+def installed(
+    block: HasTables | Tables, axis: str, routes: Sequence[Route], lines: np.ndarray | None = None
+) -> Iterator[Channel]:
+    """Routes along every line of the axis, in the tables of the block until `with` is left.
 
     Routes of the pattern that share no router share a colour. LimitError where a table would be over its limit,
     UsageError for what is no line of the mesh, or lies beside it.
     """
+    tables = block if isinstance(block, Tables) else block.tables
     check_routes(tables.mesh, axis, routes, lines)
     parts = [route.entries(axis) for route in routes]
     with _install(tables, axis, [route.source for route in routes], parts, lines) as channel:
@@ -82,8 +92,9 @@ def installed(tables: Tables, axis: str, routes: Sequence[Route], lines: np.ndar
 
 
 @contextmanager
-def installed_paths(tables: Tables, paths: Sequence[Path]) -> Iterator[Channel]:
-    """Static routes with turns, in the tables until the block is left. LimitError, UsageError as above."""
+def installed_paths(block: HasTables | Tables, paths: Sequence[Path]) -> Iterator[Channel]:
+    """Static routes with turns, in the tables of the block until `with` is left. LimitError, UsageError as above."""
+    tables = block if isinstance(block, Tables) else block.tables
     width = tables.mesh.width
     check_paths(tables.mesh, paths)
     parts = [path.entries(width) for path in paths]

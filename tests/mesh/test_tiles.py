@@ -1,0 +1,68 @@
+"""A matrix of one's own on the cores, and back: the short ways of `meshrt.mesh` come to what the long ones do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from measure import measured, own
+from runs import new_block
+
+from meshrt.mesh import Transfer, chain, crossbar, gather, installed, installed_paths, place, take
+from meshrt.mesh.exchange.exchange import exchange
+from meshrt.mesh.wires.routes import Path
+
+
+@pytest.mark.mpi(ranks=[1, 4, 6])
+@pytest.mark.parametrize("shape", [(6, 8), (7, 13), (1, 1)])
+def test_an_array_is_placed_as_a_function_of_its_parts_and_gathered_as_it_was(shape: tuple[int, int], comm) -> None:
+    matrix = np.random.default_rng(0).random(shape, np.float32)
+    blocks = [new_block(comm, (6, 4), "wse2") for _ in range(3)]
+    tiles = place(blocks[0], "A", matrix)
+    by_parts = place(blocks[1], "A", lambda *part: matrix[part], shape, (4, 6), np.float32)
+    more = place(blocks[2], "A", matrix, cut=(8, 12), dtype=np.float64)
+    assert tiles.dtype == np.float32 and tiles.tobytes() == by_parts.tobytes() and tiles.shape == by_parts.shape
+    assert more.dtype == np.float64 and more.shape[2:4] == (2, 2)
+    for block, placed in ((blocks[0], tiles), (blocks[0], tiles[:, :, 0, 0]), (blocks[2], more)):
+        whole = gather(block, placed, shape)
+        assert (whole is not None) == (comm.rank == 0)
+        assert whole is None or np.array_equal(whole, matrix)
+    assert blocks[0].memory.peak == blocks[1].memory.peak > 0
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+def test_what_has_no_numbers_is_not_gathered(comm) -> None:
+    block = new_block(comm, (4, 4), "wse2", payload=False)
+    assert gather(block, place(block, "A", np.ones((8, 8), np.float32)), (8, 8)) is None
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+def test_routes_are_installed_for_a_block_or_in_its_tables(comm) -> None:
+    block = new_block(comm, (4, 4), "wse2")
+    paths = [Path(((0, 0), (1, 0), (1, 1)))]
+    for by_block, by_tables in (
+        (installed(block, "x", chain(4)), installed(block.tables, "x", chain(4))),
+        (installed_paths(block, paths), installed_paths(block.tables, paths)),
+    ):
+        with by_block as way:
+            entries = block.tables.entries.copy()
+        with by_tables as again:
+            assert (
+                np.array_equal(block.tables.entries, entries) and block.control.allreduce(int(entries.max()), max) > 0
+            )
+            assert np.array_equal(way.colours, again.colours)
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+def test_what_is_taken_is_what_a_transfer_brings(comm) -> None:
+    tiles = np.random.default_rng(0).random((4, 4, 3), np.float32)
+    owners = np.random.default_rng(1).integers(0, 16, 16)
+    results = []
+    for short in (True, False):
+        block = new_block(comm, (4, 4), "wse2")
+        mine = own(block, tiles)
+        with crossbar(block) as bar:
+            taken = take(block, bar, owners, mine) if short else exchange(block, bar, Transfer(None, owners, mine))[0]
+        expected = tiles.reshape(16, 3).take(owners, axis=0).reshape(4, 4, 3)
+        assert np.array_equal(taken, own(block, expected))
+        results.append({key: part for key, part in measured(block).items() if key != "host"})
+    assert results[0] == results[1]
