@@ -11,14 +11,13 @@ MESH = (4, 4)
 
 def run(block: Block, *, size: Annotated[int, "numbers in a tile"] = 8) -> dict:
     """Send all tiles, one for each core in a step, and count the numbers that are not where NumPy has them."""
-    mesh, (bh, bw) = block.mesh, block.lead
-    cores = mesh.width * mesh.height
-    number = np.add.outer(np.arange(mesh.y0, mesh.y0 + bh) * mesh.width, np.arange(mesh.x0, mesh.x0 + bw))
+    cores = block.mesh.width * block.mesh.height
+    number = block.y[:, None] * block.mesh.width + block.x  # [bh, bw]
     every = np.random.default_rng(0).random((cores, cores, size), np.float32)  # [from, to, size]
     outgoing = block.tiles("outgoing", (cores, size), np.float32)  # [bh, bw, to, size]
     incoming = block.tiles("incoming", (cores, size), np.float32)  # [bh, bw, from, size]
     outgoing[...] = every[number]
-    y, x = np.ogrid[:bh, :bw]
+    y, x = np.indices(number.shape)
     with crossbar(block) as bar, block.phase("all to all"):
         for step in range(cores):  # every core sends to the one that is `step` numbers on, and so gets one tile
             leaves = outgoing[y, x, (number + step) % cores]

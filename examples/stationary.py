@@ -11,8 +11,7 @@ MESH = (6, 4)
 
 def run(block: Block, *, m: Annotated[int, "A is m x k, B is k x n"] = 50, k: int = 70, n: int = 30) -> dict:
     """Multiply matrices of small whole numbers, and compare with NumPy in float64."""
-    mesh, (bh, bw) = block.mesh, block.lead
-    height, width, y, x = mesh.height, mesh.width, np.arange(bh) + mesh.y0, np.arange(bw) + mesh.x0
+    height, width = block.mesh.height, block.mesh.width
     left, right = (np.random.default_rng(0).integers(-3, 4, cut).astype(np.float32) for cut in ((m, k), (k, n)))
     a = place(block, "A", left)[:, :, 0, 0]
     b = place(block, "B", right.T)[:, :, 0, 0]
@@ -22,12 +21,12 @@ def run(block: Block, *, m: Annotated[int, "A is m x k, B is k x n"] = 50, k: in
     c[...] = 0
     with ktree(block, "x") as tree, block.phase("product"):
         for row in range(height):
-            panel[y == row] = b[y == row]  # a multicast brings it to all others
+            panel[block.y == row] = b[block.y == row]  # a multicast brings it to all others
             with installed(block, "y", multicast(height, row)) as down:
                 transfer(block, down, b, panel)
             total = block.matmul(a, panel.swapaxes(-1, -2))
             allreduce(block, tree, total, out=total)
-            keeps = x == row // share
+            keeps = block.x == row // share
             c[:, keeps, 0, row % share] = total[:, keeps]
     product = gather(block, c, (m, n))
     return {} if product is None else {"max_abs_error": float(abs(product - left.astype(float) @ right).max())}

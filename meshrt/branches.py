@@ -15,6 +15,7 @@ from typing import Any
 from meshrt.errors import StallError
 
 DIFFERENT = {"rank", "x0", "y0", "cores_here", "Get_rank", "offset"}  # from rank to rank
+OF_A_BLOCK = {"block.x", "block.y"}  # and these; an x of something else may be the same on all
 JOINT = {"fabric", "rings", "allreduce", "broadcast", "tiles", "tables", "remap", "exchange"}  # modules of calls
 METHODS = re.compile(r"\.control\.(bcast|gather|allreduce|total)$|\.(phase|meet|follow|another)$")
 LOCAL = {"tile_size", "square", "span"}  # of those modules, and nobody's but the caller's
@@ -68,7 +69,9 @@ def _differs(expression: ast.expr, named: set[str]) -> bool:
     """Is it another on other ranks? What ranks have agreed on is not."""
     if isinstance(expression, ast.Call) and METHODS.search(ast.unparse(expression.func)):
         return False
-    if isinstance(expression, ast.Attribute) and expression.attr in DIFFERENT:
+    if isinstance(expression, ast.Attribute) and (
+        expression.attr in DIFFERENT or ast.unparse(expression) in OF_A_BLOCK
+    ):
         return True
     if isinstance(expression, ast.Name) and expression.id in named:
         return True

@@ -99,7 +99,7 @@ def audited(run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]
 
 def _report_forgotten(block: "Block", result: dict[str, Any], run: Callable[..., Any]) -> None:
     """When a program has ended, on all ranks: UsageError for what was not received; at rank 0 a warning for NaN, and
-    for one that makes arrays of all cores (`block.lead`) of which none was charged, and nothing counted.
+    for one that makes arrays of all cores (by `block.lead`, `x`, `y`) of which none was charged, and nothing counted.
     """
     audit = block.audit
     assert audit is not None
@@ -111,7 +111,7 @@ def _report_forgotten(block: "Block", result: dict[str, Any], run: Callable[...,
         )
     used = block.control.gather(bool(block.memory.peak or block.clock.cells.any()))
     names = getattr(getattr(run, "__code__", None), "co_names", ())
-    if used is not None and not any(used) and block.payload and "lead" in names:
+    if used is not None and not any(used) and block.payload and not {"lead", "x", "y"}.isdisjoint(names):
         block.console.clear()
         print(
             f"meshrt: warning: {audit.path} moved nothing, held nothing and took no time: what NumPy does with arrays"

@@ -38,11 +38,10 @@ def run(
     moves = places_of(chosen, experts, height, tokens)
     room = int(moves.to_place.max()) + 1
     tiles = block.tiles("tokens", (tokens, width), np.float32)
-    own = block.mesh.y0 + np.arange(block.lead[0])
-    tiles[...] = (own[:, None] * tokens + np.arange(tokens))[:, None, :, None]
+    tiles[...] = (block.y[:, None] * tokens + np.arange(tokens))[:, None, :, None]
     with block.phase("dispatch"):
         came = carry(block, dispatch, "y", tiles, moves, room)
-    right = expected(moves, tokens, height, room)[own][:, None, :, None]
+    right = expected(moves, tokens, height, room)[block.y][:, None, :, None]
     wrong = int(block.payload and (came != right).any())
     to = PieceMoves(moves.to_core, moves.to_place, moves.core, moves.place * top + order_of(chosen) % top)
     with block.phase("combine"):

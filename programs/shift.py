@@ -88,11 +88,8 @@ def expected(block: Block, pattern: str, axis: str, steps: int) -> np.ndarray:
     order = np.array(routes.ring_order(n) if pattern == "interleaved" else range(n))
     came_from = np.empty(n, np.int64)
     came_from[order] = np.roll(order, steps)
-    x = np.arange(mesh.x0, mesh.x0 + block.lead[1])
-    y = np.arange(mesh.y0, mesh.y0 + block.lead[0])
-    if axis == "x":
-        return np.add.outer(y * mesh.width, came_from[x]).astype(np.float32)
-    return np.add.outer(came_from[y] * mesh.width, x).astype(np.float32)
+    x, y = (came_from[block.x], block.y) if axis == "x" else (block.x, came_from[block.y])
+    return np.asarray(y[:, None] * mesh.width + x, np.float32)
 
 
 def error_of_sums(block: Block, pattern: str, steps: int, total: np.ndarray) -> float:

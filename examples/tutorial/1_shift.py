@@ -11,9 +11,8 @@ MESH = (8, 1)  # unless --mesh says otherwise
 
 def run(block: Block, *, size: Annotated[int, "numbers in a tile"] = 16) -> dict:
     """Shift tiles one core to the east, and add up what came in."""
-    first, count = block.mesh.x0, block.lead[1]  # this rank has the columns first, first + 1, ...
     mine = block.tiles("mine", (size,), np.float32)  # [rows, columns of cores, size], full of NaN
-    mine[...] = np.arange(first, first + count)[None, :, None]  # every core holds its own x
+    mine[...] = block.x[:, None]  # every core holds its own x
     came = block.tiles("came in", (size,), np.float32)
     came[...] = 0  # the first core gets nothing, and keeps this
     with installed(block, "x", chain(block.mesh.width)) as way, block.phase("shift"):

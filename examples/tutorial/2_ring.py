@@ -17,8 +17,7 @@ def run(
     pattern: Annotated[Literal["plain", "interleaved"], "who is next to whom"] = "plain",
 ) -> dict:
     """Shift tiles as often as there are cores in a row: each is at home again."""
-    first, count = block.mesh.x0, block.lead[1]
-    home = np.arange(first, first + count)[None, :, None]
+    home = block.x[:, None]
     mine, came = (block.tiles(name, (size,), np.float32) for name in ("mine", "came in"))
     mine[...] = home
     with installed(block, "x", PATTERNS[pattern](block.mesh.width)) as way, block.phase("round"):

@@ -184,6 +184,16 @@ class Cores:
         """The leading dimensions of tiles as they are held here: those of the block, or (1, 1) without payloads."""
         return self.shape if self.payload else (1, 1)
 
+    @property
+    def x(self) -> np.ndarray:
+        """int [bw]: the column of each core, along the second dimension of tiles as they are held here (`lead`)."""
+        return np.arange(self.mesh.x0, self.mesh.x0 + self.lead[1])
+
+    @property
+    def y(self) -> np.ndarray:
+        """int [bh]: the row of each core, along the first."""
+        return np.arange(self.mesh.y0, self.mesh.y0 + self.lead[0])
+
     def check_lead(self, tiles: np.ndarray) -> None:
         """UsageError where an array does not have the tiles of all cores."""
         if tiles.shape[:2] != self.lead:

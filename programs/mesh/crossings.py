@@ -89,9 +89,7 @@ def cross_vector(
         return take(after, x, arrived, 1 if dx > 0 else 0, 0)
     landed = take(after, x, arrived, 0, height if dy > 0 else 0)
     if after.payload:
-        mesh = after.mesh
-        y, column = np.arange(mesh.y0, mesh.y0 + mesh.block_height), np.arange(mesh.x0, mesh.x0 + mesh.block_width)
-        landed[y[:, None] % width != column] = 0
+        landed[after.y[:, None] % width != after.x] = 0
     return sums.x(landed)
 
 

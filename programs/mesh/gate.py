@@ -98,7 +98,7 @@ def of_all_columns(region: Region, w: MeshExperts, own: np.ndarray) -> np.ndarra
     """The logits that columns of cores have, [bh, bw, .., columns * nt], at every core of a row: [bh, bw, .., n]."""
     block, each = region.block, own.shape[-1]
     logits = zeros(block, "logits", (*own.shape[2:-1], w.logits))
-    number = (block.mesh.x0 + np.arange(block.lead[1]))[:, None] * each + np.arange(each)
+    number = block.x[:, None] * each + np.arange(each)
     column, place = np.nonzero(number < w.logits)
     logits[:, column, ..., number[column, place]] = own[:, column, ..., place]
     return np.asarray(region.sums.x(logits))

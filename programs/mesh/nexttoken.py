@@ -111,11 +111,7 @@ class PromptScores:
     def _likeliest(self, sums: Sums, logits: np.ndarray, row: int) -> int:
         last = self.last
         best = best_of_core(last, self.chunks, logits)
-        if last.mesh.y0 <= row < last.mesh.y0 + last.lead[0]:
-            other_rows = np.arange(last.lead[0]) != row - last.mesh.y0
-            best[other_rows] = -np.inf, self.vocabulary
-        else:
-            best[:] = -np.inf, self.vocabulary
+        best[last.y != row] = -np.inf, self.vocabulary
         best = sums.x(best, best_of)
         return token_of(last, sums.y(best, best_of))
 

@@ -97,13 +97,12 @@ def scores(
     block: Block, rings: Rings, chains: tuple[Channel, Channel], q: np.ndarray, k: np.ndarray, sample: int | None = None
 ) -> np.ndarray:  # fmt: skip
     """q k^T: [bh, bw, 1, 1, .., Lt, Dt] of both to [.., Lt, Lt], L_y L_x."""
-    n, mesh = block.mesh.height, block.mesh
+    n = block.mesh.height
     q = in_storage(block, q, k.dtype)
     begin_product(block, n)
     k_now, k_next = in_flight(block, "B", k), coming_in(block, "B", k)
     result = zeros(block, "C", (*q.shape[2:-1], k.shape[-2]), k.dtype)
     order, places = np.array(ring_order(n)), np.array(rings.rows)
-    x = np.arange(mesh.x0, mesh.x0 + block.lead[1])
     for step in sampled(block, n, sample):
         block.step()
         block.scalar(divisions=1)  # to find the core that adds up
@@ -112,7 +111,7 @@ def scores(
         block.matmul(q, k_now.swapaxes(-1, -2), total, down=True)
         roots = order[(places - step) % n]  # whose tile of keys each row of cores has
         add_to_roots(block, chains, total, roots)
-        keeps = roots[mesh.y0 : mesh.y0 + block.lead[0], None] == x
+        keeps = roots[block.y, None] == block.x
         np.copyto(result, total, where=keeps[..., *(None,) * (result.ndim - 2)])
         block.elementwise(total, operands=0)  # the published program clears it
         del total

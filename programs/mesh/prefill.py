@@ -107,7 +107,7 @@ def cut_prompt(block: Block, config: Config, chunks: Chunks, length: int) -> Pro
     mesh, lt = block.mesh, -(-length // chunks.sides)
     bh, bw = block.lead
     token = np.arange(mesh.y0 * chunks.rows * lt, (mesh.y0 + bh) * chunks.rows * lt)
-    chunk = (np.arange(mesh.x0, mesh.x0 + bw) % chunks.group_width)[:, None] * chunks.slots + np.arange(chunks.slots)
+    chunk = (block.x % chunks.group_width)[:, None] * chunks.slots + np.arange(chunks.slots)
     columns = chunk[..., None] * lt + np.arange(lt)
 
     def by_core(table: np.ndarray) -> np.ndarray:

@@ -201,9 +201,8 @@ def along_x(places: ExpertPlaces) -> PieceMoves:
 
 def own_shares(block: Block, came: np.ndarray, of_round: range, places: ExpertPlaces) -> np.ndarray:
     """The shares of the tokens at a core's places, by what came with them: [bh, bw, rows, 1, Ct, 1] of its region."""
-    grid, mesh = places.grid, block.mesh
-    row = (mesh.y0 + np.arange(block.lead[0]))[:, None] // grid.height
-    column = (mesh.x0 + np.arange(block.lead[1])) // grid.width
+    grid = places.grid
+    row, column = block.y[:, None] // grid.height, block.x // grid.width
     numbers, shares = np.split(came[..., : 2 * places.top], 2, axis=-1)
     by_region = (*block.lead, grid.columns, places.of_core, places.top)
     own = column[None, :, None, None, None]

@@ -25,7 +25,7 @@ ON_MESH: dict[str, tuple[tuple[int, int], dict[str, Any], dict[str, Any], tuple[
         (3, 5),
         {"m": 11, "k": 13, "n": 7},
         {"max_abs_error": 0.0},
-        ("keeps = x == row // share", "keeps = x == row"),
+        ("keeps = block.x == row // share", "keeps = block.x == row"),
     ),
     "tutorial/1_shift.py": ((8, 1), {}, {"came in": 21.0}, ("chain(block.mesh.width)", "chain(block.mesh.width, 2)")),
     "tutorial/2_ring.py": (

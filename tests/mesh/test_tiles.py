@@ -66,3 +66,15 @@ def test_what_is_taken_is_what_a_transfer_brings(comm) -> None:
         assert np.array_equal(taken, own(block, expected))
         results.append({key: part for key, part in measured(block).items() if key != "host"})
     assert results[0] == results[1]
+
+
+@pytest.mark.mpi(ranks=[1, 4, 6])
+@pytest.mark.parametrize("payload", [True, False])
+def test_a_block_knows_where_its_cores_are(payload: bool, comm) -> None:
+    block = new_block(comm, (6, 4), "wse2", payload=payload)
+    tiles = block.tiles("numbers", (2,), np.int64)
+    tiles[...] = (block.y[:, None] * 6 + block.x)[..., None]  # as tiles are held, also by shape
+    if payload:
+        assert np.array_equal(tiles[..., 1], own(block, np.arange(24).reshape(4, 6)))
+    else:
+        assert (block.x.tolist(), block.y.tolist()) == ([block.mesh.x0], [block.mesh.y0])

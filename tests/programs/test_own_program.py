@@ -351,6 +351,7 @@ BRANCHES = {
     "if block.mesh.rank == 1:\n            fabric.transfer(block, east, t)": 10,
     "me = block.mesh.rank\n        if not me:\n            go(block, east, t)": 11,
     "if block.control.rank:\n            return {}\n        go(block, east, t)": 11,
+    "if block.x[0] == 0:\n            fabric.transfer(block, east, t)": 10,
     "for _ in range(block.mesh.x0):\n            fabric.send(block, east, t)": 10,
     "a = gather(block, t, (1, 1)) if block.mesh.x0 == 0 else None": 9,
     "while block.mesh.rank < 0:\n            block.control.allreduce(1)": 10,
