@@ -23,10 +23,13 @@ STEPS = (
 )  # fmt: skip
 NUMBER = {name: at for at, name in enumerate(STEPS)}
 VIEWS = {f"m_{np.dtype(of).name}": at for at, of in enumerate(TYPES) if 0 < at < 9}
+# Operators, as native/values.c numbers them: of two operands, and of one.
 OPERATORS: dict[type, int] = {
     ast.Add: 0, ast.Sub: 1, ast.Mult: 2, ast.Div: 3, ast.BitAnd: 4, ast.BitOr: 5, ast.BitXor: 6, ast.LShift: 7,
     ast.RShift: 8, ast.Eq: 9, ast.NotEq: 10, ast.Lt: 11, ast.Gt: 12, ast.LtE: 13, ast.GtE: 14,
 }  # fmt: skip
+DIVISIONS = {"divide": 15, "remainder": 16}  # of whole numbers, which CSL divides otherwise than Python: functions
+SIGNS: dict[type, int] = {ast.USub: OPERATORS[ast.Sub], ast.Invert: OPERATORS[ast.BitXor]}
 
 
 def write(lowered: Lowered) -> None:
@@ -46,6 +49,7 @@ class LoweredFunction:
     loops: list[tuple[list[int], list[int]]] = field(default_factory=list)  # jumps to the end, and to go on
 
     def write(self, source: str) -> tuple[int, int, int]:
+        """Where its steps begin, and how many arguments and locals it has."""
         tree = ast.parse(source).body[0]
         assert isinstance(tree, ast.FunctionDef)
         begin = len(self.into.code) // 4
@@ -285,7 +289,7 @@ class LoweredFunction:
             if isinstance(node.op, ast.Not):
                 self.step("NOT")
             else:
-                self.step("UNARY", {ast.USub: 1, ast.Invert: 6}[type(node.op)])
+                self.step("UNARY", SIGNS[type(node.op)])
         elif isinstance(node, ast.IfExp | ast.BoolOp):
             self._choice(node)
         elif isinstance(node, ast.Subscript):
@@ -353,8 +357,8 @@ class LoweredFunction:
                 self.step("BITCAST" if name == "bitcast" else "CONVERT", kind)
         elif name == "within":  # the machine looks by itself
             self.value(arguments[0])
-        elif name in ("divide", "remainder"):
-            self._two(15 if name == "divide" else 16, *arguments)
+        elif name in DIVISIONS:
+            self._two(DIVISIONS[name], *arguments)
         else:
             function = self.image.space[name]
             for argument in arguments:
