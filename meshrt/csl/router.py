@@ -167,28 +167,32 @@ def route(config: dict[str, Any], location: Any) -> RouterEntry:
     entry.swap_x = "color_swap_x" in routes and bool(routes["color_swap_x"].value)
     entry.swap_y = "color_swap_y" in routes and bool(routes["color_swap_y"].value)
     if "switches" in config:
-        switches = config["switches"].value
-        _only(switches, SWITCHES, "a colour's .switches", location)
-        for name in ("pos1", "pos2", "pos3"):
-            if name not in switches or "invalid" in switches[name].value:
-                break
-            position = switches[name].value
-            # what a position does not say is as in the one before
-            rx = ports(position["rx"]) if "rx" in position else rx
-            tx = ports(position["tx"]) if "tx" in position else tx
-            entry.positions.append((rx, tx))
-        if "current_switch_pos" in switches:
-            entry.at = int(switches["current_switch_pos"].value)
-            if not 0 <= entry.at < len(entry.positions):
-                raise CslError(
-                    f"{location}: .current_switch_pos is {entry.at}, and the last position before one that is not valid"
-                    f" is {len(entry.positions) - 1}"
-                )
-        for name in switches["pop_mode"].value if "pop_mode" in switches else ():
-            _only([name], POP_MODES, ".pop_mode", location)
-            entry.pop = name
-        entry.ring = "ring_mode" in switches and bool(switches["ring_mode"].value)
+        _set_switches(entry, config["switches"].value, location)
     entry.changes = entry.torn = "teardown" in config and bool(config["teardown"].value)
     if "filter" in config:
         entry.filter = filter_of(config["filter"].value, location)
     return entry
+
+
+def _set_switches(entry: RouterEntry, switches: dict[str, Any], location: Any) -> None:
+    """The positions of a switch behind the first one, and how it turns. CslError."""
+    _only(switches, SWITCHES, "a colour's .switches", location)
+    for name in ("pos1", "pos2", "pos3"):
+        if name not in switches or "invalid" in switches[name].value:
+            break
+        position, (rx, tx) = switches[name].value, entry.positions[-1]
+        # what a position does not say is as in the one before
+        rx = ports(position["rx"]) if "rx" in position else rx
+        tx = ports(position["tx"]) if "tx" in position else tx
+        entry.positions.append((rx, tx))
+    if "current_switch_pos" in switches:
+        entry.at = int(switches["current_switch_pos"].value)
+        if not 0 <= entry.at < len(entry.positions):
+            raise CslError(
+                f"{location}: .current_switch_pos is {entry.at}, and the last position before one that is not valid"
+                f" is {len(entry.positions) - 1}"
+            )
+    for name in switches["pop_mode"].value if "pop_mode" in switches else ():
+        _only([name], POP_MODES, ".pop_mode", location)
+        entry.pop = name
+    entry.ring = "ring_mode" in switches and bool(switches["ring_mode"].value)
