@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from meshrt.csl import origin
@@ -19,7 +20,10 @@ SIMPLE = ("i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4")
 
 
 class WaferCore:
-    """The names that the functions' Python uses: t, o, dsrs, m_*, x, y, activate, block, unblock."""
+    """The names that the functions' Python uses: t, o, dsrs, m_*, x, y, activate, block, unblock.
+
+    Times are in cycles. What has two arguments, a time and one more, is an event: the wafer calls it at that time.
+    """
 
     m_uint16: Any  # its memory as words; there is one for each of SIMPLE
 
@@ -68,13 +72,16 @@ class WaferCore:
     # What programs do
 
     def activate(self, number: int) -> None:
+        """A task is to run; once, however often it is activated before."""
         self.ready.setdefault(int(number), self.t)
         self.wake(self.t)
 
     def block(self, number: int) -> None:
+        """A task does not run until it is unblocked, activated or not."""
         self.blocked.add(int(number))
 
     def unblock(self, number: int) -> None:
+        """It runs again, if it is activated or its data have come."""
         self.blocked.discard(int(number))
         self.wake(self.t)
 
@@ -87,6 +94,7 @@ class WaferCore:
             self.wafer.at(max(time, self.t), self.run, None)
 
     def reads(self, pending: PendingOperation, color: int, control: bool = False) -> bool:
+        """Does an operation take wavelets of a colour? `control`: and end with a control wavelet?"""
         return any(
             isinstance(source, Fab)
             and self.input_color(source) == color
@@ -95,6 +103,7 @@ class WaferCore:
         )
 
     def run(self, time: float, _: Any) -> None:
+        """Event: the core is free and runs the task that may run first; the next command where none may."""
         self.scheduled = False
         if self.running is not None:
             return
@@ -129,6 +138,7 @@ class WaferCore:
         self.go(Task(name, python(self, *arguments)))
 
     def next_command(self, time: float) -> None:
+        """Run what the host has called next. Others wait until it lets them."""
         function, arguments = self.commands.popleft()
         self.open = False
         self.waited += max(time, self.t) - self.t
@@ -151,6 +161,7 @@ class WaferCore:
             self.wafer.at(waited.time, self.resume, waited)
 
     def resume(self, time: float, pending: PendingOperation) -> None:
+        """Event: the operation that the running task waits for is over."""
         task = self.running
         if task is None or task.waits is not pending:
             return
@@ -167,6 +178,7 @@ class WaferCore:
     # Operations
 
     def advance(self, pending: PendingOperation) -> None:
+        """Go on with an operation as far as data and room allow."""
         while not pending.over and advance(self, pending):
             pass
         if not pending.over:
@@ -188,7 +200,7 @@ class WaferCore:
                     self.note(self.input_color(source))
 
     def poll(self, time: float, _: Any) -> None:
-        """Something has come or room was made: go on with what waits."""
+        """Event: something has come or room was made: go on with what waits."""
         moved = True
         while moved:
             moved = False
@@ -199,6 +211,7 @@ class WaferCore:
         self.wake(time)
 
     def finish(self, pending: PendingOperation) -> None:
+        """An operation is over: what follows from that is an event at the time at which it ends."""
         pending.over = True
         self.pending.remove(pending)
         options = pending.options
@@ -209,9 +222,11 @@ class WaferCore:
             self.wafer.at(pending.time, self.follow, pending)
 
     def follow(self, time: float, pending: PendingOperation) -> None:
+        """Event: a library goes on."""
         pending.then(time, pending.chain)
 
     def effect(self, time: float, marks: tuple[int | None, int | None, CausalChain]) -> None:
+        """Event: (task to activate, task to unblock, what that comes from); None: no such task."""
         activate, unblock, chain = marks
         if activate is not None and activate not in self.ready:
             self.ready[activate] = time
@@ -225,17 +240,18 @@ class WaferCore:
     # Wavelets
 
     def input_color(self, dsd: Fab) -> int:
-        if dsd.queue is not None and dsd.queue in self.image.inputs:
-            return int(self.image.inputs[dsd.queue])
-        if dsd.color is None:
-            raise origin.failed(self, f"input queue {dsd.queue} has no colour: @initialize_queue gives it one")
-        return dsd.color
+        """The colour of the wavelets that an operation takes: its queue's, or its own. CslError."""
+        return self._color(dsd, "input", self.image.inputs)
 
     def output_color(self, dsd: Fab) -> int:
-        if dsd.queue is not None and dsd.queue in self.image.outputs:
-            return int(self.image.outputs[dsd.queue])
+        """Of those that it sends."""
+        return self._color(dsd, "output", self.image.outputs)
+
+    def _color(self, dsd: Fab, way: str, of_queues: Mapping[int, Any]) -> int:
+        if dsd.queue is not None and dsd.queue in of_queues:
+            return int(of_queues[dsd.queue])
         if dsd.color is None:
-            raise origin.failed(self, f"output queue {dsd.queue} has no colour: @initialize_queue gives it one")
+            raise origin.failed(self, f"{way} queue {dsd.queue} has no colour: @initialize_queue gives it one")
         return dsd.color
 
     def available(self, color: int) -> int:
@@ -270,9 +286,11 @@ class WaferCore:
         return sum(count for _, count in trains)
 
     def deliver(self, color: int, train: Train, by: WaferCore | None = None) -> None:
+        """Wavelets are under way to this core; `by` has sent them on."""
         self.wafer.at(train.head, self.come, (color, train), by)
 
     def come(self, time: float, arrival: tuple[int, Train]) -> None:
+        """Event: the first wavelet of a train is there."""
         color, train = arrival
         insert(self.arrived.setdefault(color, deque()), train)
         self.note(color)
@@ -281,6 +299,7 @@ class WaferCore:
     # FIFOs
 
     def push(self, name: FifoName, data: Any, time: float, chain: CausalChain) -> None:
+        """Put numbers into a FIFO; the first into an empty one may activate a task."""
         fifo = self.fifos[name.index]
         fifo.push(data, time, chain)
         if fifo.activate_push is not None and fifo.was_empty:
@@ -289,6 +308,7 @@ class WaferCore:
         self.wafer.at(time, self.poll, None)
 
     def pop(self, name: FifoName, count: int, time: float) -> tuple[Any, float, CausalChain]:
+        """Take numbers out: they, when the last is there, and what that comes from. Room may activate a task."""
         fifo = self.fifos[name.index]
         data, final, chain = fifo.pop(count, time)
         if fifo.activate_pop is not None and fifo.was_full:

@@ -29,6 +29,7 @@ class Writer:
     taken: frozenset[str] = frozenset()  # names whose address is taken
 
     def line(self, text: str) -> None:
+        """Write a line, which comes from `at` in the source."""
         self.body.append("    " * self.depth + text)
         self.locations.append(self.at)
 
@@ -50,18 +51,24 @@ class Writer:
         self.depth -= 1
 
     def name(self, stem: str) -> str:
+        """One that the function does not have yet."""
         self.names += 1
         return f"{stem}_{self.names}"
 
 
 @dataclass(slots=True, eq=False)
 class Scope:
+    """The names of a block, then those of the blocks around it, up to the module's. Without a writer nothing is left
+    to the run: all has to be known before it.
+    """
+
     module: Module
     names: dict[str, Val] = field(default_factory=dict)
     outer: Scope | None = None
     writer: Writer | None = None
 
     def child(self) -> Scope:
+        """That of a block within."""
         return Scope(self.module, {}, self, self.writer)
 
     def known(self) -> Scope:
@@ -69,6 +76,7 @@ class Scope:
         return Scope(self.module, {}, self, None)
 
     def find(self, name: str) -> Val | None:
+        """What the innermost such name stands for; None where there is none."""
         scope: Scope | None = self
         while scope is not None:
             value = scope.names.get(name)
@@ -78,9 +86,11 @@ class Scope:
         return None
 
     def at(self, line: int) -> SourceLocation:
+        """A line of the module's file."""
         return SourceLocation(self.module.tree.path, line)
 
     def wrong(self, line: int, message: str) -> CslError:
+        """An error there."""
         return wrong(self.at(line), message)
 
     def spend(self, cycles: float) -> None:
