@@ -47,6 +47,7 @@ class GpuCodes:
 
     @property
     def flat(self) -> bool:
+        """Is all of it one line?"""
         return len(self.codes) != self.rows
 
 
@@ -82,6 +83,7 @@ class GpuMatrix:
 
 
 def factor_bytes(factor: GpuFactor) -> int:
+    """Of its codes, scales and zeros, or of its numbers in 16 bits."""
     return 2 * factor.size if isinstance(factor, np.ndarray) else sum(part.nbytes for part in factor)
 
 
@@ -109,7 +111,9 @@ def side_by_side(gpu: Gpu, parts: Sequence[GpuMatrix]) -> GpuMatrix:
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """Room for some lines of a matrix as numbers [lines, groups * group], and what unpacking needs between."""
+    """Room for some lines of a matrix as `numbers` [lines, groups, group]; `wide`, of the same shape, is for scales and
+    zeros, `words` and `more` for unpacking.
+    """
 
     source: GpuCodes
     numbers: np.ndarray
@@ -150,34 +154,47 @@ class Rebuilt:
             yield slice(begin, end), self.lines(begin, end)[:, codes.first : codes.first + codes.columns]
 
     def _unpack(self, packed: np.ndarray, target: np.ndarray) -> None:
-        bits, count = self.source.bits, len(packed)
-        words, more = self.words[:count], self.more[:count]
-        if bits != 3:
-            bytes_of = words.view(np.uint8).reshape(*words.shape, 8)
-            words.fill(0)
-            np.copyto(bytes_of[..., :bits], packed.reshape(*words.shape, bits))
-            eights = target.reshape(*words.shape, 8)
-            for number in range(8):
-                np.right_shift(words, bits * number, more)
-                np.bitwise_and(more, (1 << bits) - 1, more)
-                np.copyto(eights[..., number], more)
-            return
-        halves = packed.view("<u2").reshape(words.shape)  # of a unit [3, 2]
-        fours = target.reshape(count, -1, 4, 2, 4)
-        for number in range(4):
-            np.right_shift(halves, 3 * number, words)
-            np.bitwise_and(words, 7, words)
-            np.copyto(fours[:, :, :3, :, number], words)
-        np.right_shift(halves, 12, words)
-        rest, part = more[:, :, 0], more[:, :, 1]
-        np.left_shift(words[:, :, 1], 4, rest)
-        np.bitwise_or(rest, words[:, :, 0], rest)
-        np.left_shift(words[:, :, 2], 8, part)
-        np.bitwise_or(rest, part, rest)
-        for number in range(4):
-            np.right_shift(rest, 3 * number, part)
-            np.bitwise_and(part, 7, part)
-            np.copyto(fours[:, :, 3, :, number], part)
+        """Codes of some lines, uint8 [count, bytes], as numbers [count, numbers]; the layout is that of packing.py."""
+        words, more = self.words[: len(packed)], self.more[: len(packed)]
+        if self.source.bits == 3:
+            _unpack_threes(packed, words, more, target)
+        else:
+            _unpack_eights(packed, self.source.bits, words, more, target)
+
+
+def _unpack_eights(packed: np.ndarray, bits: int, words: np.ndarray, more: np.ndarray, target: np.ndarray) -> None:
+    """8 codes in `bits` bytes, the first in the lowest bits. `words`, `more`: room, uint64 [count, eights]."""
+    bytes_of = words.view(np.uint8).reshape(*words.shape, 8)
+    words.fill(0)
+    np.copyto(bytes_of[..., :bits], packed.reshape(*words.shape, bits))
+    eights = target.reshape(*words.shape, 8)
+    for number in range(8):
+        np.right_shift(words, bits * number, more)
+        np.bitwise_and(more, (1 << bits) - 1, more)
+        np.copyto(eights[..., number], more)
+
+
+def _unpack_threes(packed: np.ndarray, words: np.ndarray, more: np.ndarray, target: np.ndarray) -> None:
+    """32 codes of 3 bits in three words of two halves. `words`, `more`: room, uint16 [count, units, 3, 2].
+
+    The low 12 bits of each half are four codes; the upper 4 of the three words are together four more for that half.
+    """
+    halves = packed.view("<u2").reshape(words.shape)
+    fours = target.reshape(len(packed), -1, 4, 2, 4)  # [.., word and what is left over, half, code]
+    for number in range(4):
+        np.right_shift(halves, 3 * number, words)
+        np.bitwise_and(words, 7, words)
+        np.copyto(fours[:, :, :3, :, number], words)
+    np.right_shift(halves, 12, words)
+    rest, part = more[:, :, 0], more[:, :, 1]  # [count, units, 2]
+    np.left_shift(words[:, :, 1], 4, rest)
+    np.bitwise_or(rest, words[:, :, 0], rest)
+    np.left_shift(words[:, :, 2], 8, part)
+    np.bitwise_or(rest, part, rest)
+    for number in range(4):
+        np.right_shift(rest, 3 * number, part)
+        np.bitwise_and(part, 7, part)
+        np.copyto(fours[:, :, 3, :, number], part)
 
 
 def room_for(codes: GpuCodes) -> Rebuilt:
@@ -191,7 +208,7 @@ def room_for(codes: GpuCodes) -> Rebuilt:
 
 @dataclass(frozen=True)
 class Factored:
-    """Room for a factor as numbers."""
+    """Room for a factor as numbers, float32 [rows, columns], made of parts on top of each other."""
 
     numbers: np.ndarray
     parts: tuple[Rebuilt, ...]
