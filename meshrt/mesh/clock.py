@@ -15,7 +15,8 @@ from meshrt.records import dataclass
 
 TIME, HOPS, STAGES, LINK_FREE = range(4)  # rows of `Clock.cells`; four of links, by port
 RAMP_IN, RAMP_OUT = LINK_FREE + 4, LINK_FREE + 5
-IS_THERE = "is there"  # told of cores that are about to meet
+# What `seen` is told: of cores that are about to meet; at the end of what is said where a stretch is counted again.
+IS_THERE, AGAIN = "is there", "times more, as before"
 
 
 @dataclass(eq=False)

@@ -16,10 +16,10 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.mesh.clock import TIME, Clock
+from meshrt.mesh.clock import AGAIN, TIME, Clock
 from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.itinerary import Itinerary
-from meshrt.mesh.exchange.legs import REQUEST_BYTES, Transfer, ways
+from meshrt.mesh.exchange.legs import REQUEST_BYTES, Legs, Transfer, ways
 from meshrt.mesh.mesh import Mesh
 from meshrt.mesh.pairs import numbers, senders_and_receivers
 from meshrt.ranks.control import Control
@@ -63,6 +63,7 @@ class Messages:
 
     @property
     def options(self) -> str:
+        """Those that asked for messages, for what is said of them."""
         named = (("--goal", self.goal_path), ("--chakra", self.chakra_path))
         return " and ".join(option for option, path in named if path is not None)
 
@@ -87,7 +88,7 @@ class BlockMessages:
 
     def note(self, name: str) -> None:
         """Clocks may have gone on, and this is why. UsageError where a part of the run stands for others."""
-        if "times more" in name:
+        if name.endswith(AGAIN):
             raise UsageError(
                 f"{self.messages.options}: every message is written, and a part of this run stands for others; leave"
                 " --layers-run, --steps-run and their like away, or run with numbers (--payload full)"
@@ -117,6 +118,7 @@ class BlockMessages:
         self.done.append((RECEIVE, (number, receivers if chosen is None else receivers[:, chosen])))
 
     def exchange(self, transfers: Sequence[Transfer]) -> None:
+        """Transfers between any cores, all at once. UsageError as `send`."""
         self._counts()
         parts = [
             (
@@ -249,52 +251,73 @@ class _Chain:
         self.done.append(operation)
 
 
+@dataclass(frozen=True, eq=False)
+class HoppingTransfer:
+    """A transfer of an exchange on a `grid` of cores: the whole mesh, or along an axis one line, and all `lines` do the
+    same. `came`: by line and packet the last hop so far, (core that it came from, bytes, tag).
+    """
+
+    mesh: Mesh
+    axis: str | None
+    grid: tuple[int, int]
+    lines: int
+    legs: Legs
+    nbytes: int
+    came: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
+
+    def core(self, at: int, line: int) -> int:
+        """The number of a core of the grid on a line of the mesh."""
+        if self.axis == "x":
+            return line * self.mesh.width + at
+        return at * self.mesh.width + line if self.axis == "y" else at
+
+    def seats(self, turn: Any) -> list[int]:
+        """Of the packets that hop in a round, in the order in which they do."""
+        nowhere = self.grid[0] * self.grid[1]
+        hop = [seat for seat in range(len(turn.before)) if turn.before[seat] != nowhere]
+        return [seat for span in turn.spans for seat in hop if span.start <= seat < span.stop]
+
+
+def _hopping(mesh: Mesh, axis: str | None, owners: np.ndarray, asks: bool, nbytes: int) -> HoppingTransfer:
+    grid = {"x": (mesh.width, 1), "y": (1, mesh.height)}.get(axis or "", (mesh.width, mesh.height))
+    lines = {"x": mesh.height, "y": mesh.width}.get(axis or "", 1)
+    return HoppingTransfer(mesh, axis, grid, lines, ways(*grid, owners, asks), nbytes)
+
+
 def _hops(
     mesh: Mesh, parts: Sequence[Any], device: Device, tag: int
 ) -> tuple[Mapping[int, Sequence[Callable[[_Chain], None]]], int]:
     """What each core does in an exchange, and how many tags that takes from this one on: one a round and transfer."""
     doing: dict[int, list[Callable[[_Chain], None]]] = defaultdict(list)
-    flights = []
-    for axis, owners, asks, nbytes in parts:
-        grid = {"x": (mesh.width, 1), "y": (1, mesh.height)}.get(axis, (mesh.width, mesh.height))
-        lines = {"x": mesh.height, "y": mesh.width}.get(axis, 1)
-        legs = ways(*grid, owners, asks)
-        came: dict[tuple[int, int], tuple[int, int, int]] = {}  # by line and packet: from whom, bytes, tag
-        flights.append((axis, grid, lines, legs, nbytes, came))
-
-    def core_of(axis: str | None, at: int, line: int) -> int:
-        return line * mesh.width + at if axis == "x" else at * mesh.width + line if axis == "y" else at
-
+    transfers = [_hopping(mesh, *part) for part in parts]
     rounds = 0
-    for turns in zip_longest(*(Itinerary(*grid, legs) for _, grid, _, legs, _, _ in flights)):
-        moved = []
-        for (axis, grid, lines, legs, nbytes, came), turn in zip(flights, turns, strict=True):
+    for turns in zip_longest(*(Itinerary(*transfer.grid, transfer.legs) for transfer in transfers)):
+        moved = []  # taken over when all have hopped: a packet hops once in a round
+        for transfer, turn in zip(transfers, turns, strict=True):
             rounds += 1
-            if turn is None:
-                continue
-            seats = [seat for seat in range(len(turn.before)) if turn.before[seat] != grid[0] * grid[1]]
-            seats = [seat for span in turn.spans for seat in seats if span.start <= seat < span.stop]
-            for seat in seats:
+            for seat in () if turn is None else transfer.seats(turn):
                 leg = int(turn.legs[seat])
-                packet, size = int(legs.packets[leg]), nbytes if legs.tiles[leg] else REQUEST_BYTES
-                for line in range(lines):
-                    core, then = (core_of(axis, int(at[seat]), line) for at in (turn.before, turn.after))
-                    had = came.get((line, packet))
-                    if had is not None:
-                        doing[core].append(_handing(had, device.beta))
-                    doing[core].append(_sending(then, size, tag + rounds))
-                    moved.append((came, (line, packet), (core, size, tag + rounds)))
-        for came, key, how in moved:
-            came[key] = how
-    for axis, _, _, _, _, came in flights:
-        for (line, packet), had in came.items():
-            doing[core_of(axis, packet, line)].append(_handing(had, 0.0))
+                packet = int(transfer.legs.packets[leg])
+                nbytes = transfer.nbytes if transfer.legs.tiles[leg] else REQUEST_BYTES
+                for line in range(transfer.lines):
+                    core, then = (transfer.core(int(at[seat]), line) for at in (turn.before, turn.after))
+                    if (line, packet) in transfer.came:
+                        doing[core].append(_handing(transfer.came[line, packet], device.beta))
+                    doing[core].append(_sending(then, nbytes, tag + rounds))
+                    moved.append((transfer, (line, packet), (core, nbytes, tag + rounds)))
+        for transfer, key, hop in moved:
+            transfer.came[key] = hop
+    for transfer in transfers:
+        for (line, packet), hop in transfer.came.items():
+            doing[transfer.core(packet, line)].append(_handing(hop, 0.0))
     return doing, rounds
 
 
-def _handing(had: tuple[int, int, int], beta: float) -> Callable[[_Chain], None]:
+def _handing(hop: tuple[int, int, int], beta: float) -> Callable[[_Chain], None]:
+    """A packet is in, and software of so many cycles looks at it."""
+
     def do(chain: _Chain) -> None:
-        chain.receive(*had)
+        chain.receive(*hop)
         chain.pending += beta
 
     return do

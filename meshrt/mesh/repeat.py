@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshrt.mesh.clock import HOPS, STAGES, TIME, Clock
+from meshrt.mesh.clock import AGAIN, HOPS, STAGES, TIME, Clock
 from meshrt.mesh.wires import ramps, tally
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def repeated(block: "Block", times: int, since: tuple[np.ndarray, float] | None 
     for part in (TIME, HOPS, STAGES):
         clock.state[part][busy] += on[part]
     if clock.seen is not None:
-        clock.seen(f"{more} times more, as before", landed=int(on[HOPS]))
+        clock.seen(f"{more} {AGAIN}", landed=int(on[HOPS]))
 
 
 def _settle(block: "Block") -> None:
