@@ -62,14 +62,14 @@ class Soc:
     notes: dict[str, Any] = field(default_factory=dict)  # what a program found of the host; rank 0's are reported
 
     def __post_init__(self) -> None:
-        available, ranks, rank = len(self.device.cores), self.control.size, self.control.rank
+        available, ranks = len(self.device.cores), self.control.size
         if not 1 <= self.count <= available:
             raise UsageError(f"--cores is {self.count}; device {self.device.name} has {available} cores")
         if ranks > self.count:
             raise UsageError(
                 f"{ranks} ranks for {self.count} cores: start {self.count} ranks at most, or raise --cores"
             )
-        hosted = range(self.count * rank // ranks, self.count * (rank + 1) // ranks)
+        hosted = self.control.hosted(self.count)
         self.mine = [ArmCore(self.device, index, self.payload, self.spill) for index in hosted]
         self.memory = Dram(self.device)
         self.slc = SharedCache(Lru(self.device.slc_bytes))

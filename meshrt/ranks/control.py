@@ -49,6 +49,14 @@ class Control:
     def rank(self) -> int:
         return int(self.comm.rank)
 
+    def hosted(self, count: int) -> range:
+        """Of `count` members of a machine, those that this rank hosts: as many as others, or one more."""
+        return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def host_of(self, member: int, count: int) -> int:
+        """The rank that hosts a member of so many."""
+        return ((member + 1) * self.size - 1) // count
+
     def bcast(self, value: Any) -> Any:
         """Rank 0's value, on all ranks."""
         if self.size == 1:

@@ -65,12 +65,11 @@ class Group:
     @property
     def mine(self) -> range:
         """The members that this rank hosts."""
-        ranks, rank = self.control.size, self.control.rank
-        return range(self.size * rank // ranks, self.size * (rank + 1) // ranks)
+        return self.control.hosted(self.size)
 
     def owner(self, member: int) -> int:
         """The rank that hosts a member."""
-        return ((member + 1) * self.control.size - 1) // self.size
+        return self.control.host_of(member, self.size)
 
     def reduce_sum(self, parts: Arrays, times: Times, link: Link | None = None) -> tuple[Arrays, Times]:
         """The sum of all members' arrays, on every member: reduce-scatter and all-gather of size chunks.

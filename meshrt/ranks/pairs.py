@@ -107,18 +107,14 @@ class Exchange:
             begin = end
         return opened
 
-    def _rank(self, member: int) -> int:
-        """That hosts it: member m is with rank r where size r / ranks <= m."""
-        return ((member + 1) * self.control.size - 1) // self.size
-
     def _send(self, message: np.ndarray, member: int, to: int) -> Any:
-        return self.control.comm.Isend(message, self._rank(to), TAG + member)
+        return self.control.comm.Isend(message, self.control.host_of(to, self.size), TAG + member)
 
     def _receive(self, room: np.ndarray, source: int) -> Any:
-        return self.control.comm.Irecv(room, self._rank(source), TAG + source)
+        return self.control.comm.Irecv(room, self.control.host_of(source, self.size), TAG + source)
 
     def _await(self, request: Any, source: int) -> None:
-        self.control.board.waiting(self._rank(source), f"{self.control.name}: all_to_all".encode())
+        self.control.board.waiting(self.control.host_of(source, self.size), f"{self.control.name}: all_to_all".encode())
         self.wait(request)
         self.control.board.moving()
 
