@@ -80,7 +80,7 @@ class Tensor:
         if key is Ellipsis or key is True:  # a mask that leaves all
             return self
         if isinstance(key, np.ndarray) and key.dtype == np.bool_:
-            return self._viewed(self.pattern.kept(key))
+            return self.viewed(self.pattern.kept(key))
         part = indexed(self.pattern, key, self.buffer.on_chip)
         if len(part.sizes) == (1 if self.buffer.on_chip else 0):
             part = padded(part)
@@ -118,7 +118,7 @@ class Tensor:
         sizes = shape or (sizes_[0] if len(sizes_) == 1 and isinstance(sizes_[0], tuple | list) else sizes_)
         assert self.pattern is not None
         try:
-            return self._viewed(reshaped(self.pattern, tuple(int(size) for size in sizes)))
+            return self.viewed(reshaped(self.pattern, tuple(int(size) for size in sizes)))
         except ValueError as error:
             raise UsageError(f"a tensor of shape {list(self.shape)} has no shape {list(sizes)}: {error}") from error
 
@@ -145,9 +145,10 @@ class Tensor:
         last = int(offset) + sum(step * (size - 1) for step, size in zip(strides, sizes, strict=True))
         if not 0 <= last < prod(self.home.store.shape):
             raise UsageError(f"ap: the pattern reaches element {last} of {prod(self.home.store.shape)}")
-        return self._viewed(AccessPattern(sizes, strides, self.pattern.offset + int(offset)))
+        return self.viewed(AccessPattern(sizes, strides, self.pattern.offset + int(offset)))
 
-    def _viewed(self, pattern: AccessPattern) -> Tensor:
+    def viewed(self, pattern: AccessPattern) -> Tensor:
+        """The same memory by another pattern."""
         return Tensor(self.buffer, self.dtype, home=self.home, pattern=pattern, name=self.name, parent=self)
 
     def as_index(self) -> Any:

@@ -27,7 +27,7 @@ def permute(self: Tensor, dims: Any) -> Tensor:
         reaches=tuple(replace(reach, steps=tuple(reach.steps[at] for at in order)) for reach in pattern.reaches),
         elements=None if pattern.elements is None else pattern.elements.transpose(order),
     )  # fmt: skip
-    return _viewed(self, turned)
+    return self.viewed(turned)
 
 
 def broadcast(self: Tensor, dim: int, size: int) -> Tensor:
@@ -136,10 +136,6 @@ def _pattern(tensor: Tensor) -> AccessPattern:
     pattern = tensor.settle().pattern
     assert pattern is not None
     return pattern
-
-
-def _viewed(tensor: Tensor, pattern: AccessPattern) -> Tensor:
-    return Tensor(tensor.buffer, tensor.dtype, home=tensor.home, pattern=pattern, name=tensor.name, parent=tensor)
 
 
 def _axis(tensor: Tensor, name: str, dim: int) -> int:
