@@ -32,7 +32,12 @@ class Stream:
 
 
 class Host:
-    """A program with its wafer."""
+    """A program with its wafer.
+
+    What is copied and streamed: `each` numbers of 16 or 32 `bits` for every core of a `box` (x, y, width, height); in
+    `order` ROW_MAJOR core by core, row by row, or COL_MAJOR, [each, width, height]. CslError for a core without code, a
+    name that is not exported, or another count of numbers.
+    """
 
     def __init__(self, program: CslProgram, seed: int | None = None):
         self.program = program
@@ -79,7 +84,14 @@ class Host:
                 cells.append(core)
         return cells
 
+    def _words(self, core: WaferCore, name: str, count: int, bits: int) -> Any:
+        """A variable in a core's memory: a view of `count` words of so many bits. CslError, MemoryLimit."""
+        size = bits // 8
+        begin = self._address(core, name, count, size) // size
+        return core.views["uint32" if size == 4 else "uint16"][begin : begin + count]
+
     def _address(self, core: WaferCore, name: str, count: int, size: int) -> int:
+        """In bytes; of an exported pointer where it points to."""
         exported = core.image.exports.get(name)
         if exported is None:
             raise CslError(f"core ({core.x}, {core.y}) exports no {name!r}, which the host copies")
@@ -100,30 +112,29 @@ class Host:
         raise CslError(f"no tile exports {name!r}")
 
     def copy_in(self, number: int, data: Any, box: tuple[int, int, int, int], each: int, bits: int, order: str) -> None:
+        """To a variable, by what `symbol` gave for its name, once nothing moves any more."""
         self.wafer.idle()
         name = self._name(number)
         grid = _grid(data, box, each, order, bits)
-        size = bits // 8
         for core, values in zip(self._cells(*box), grid, strict=True):
-            at = self._address(core, name, each, size) // size
-            core.views["uint32" if size == 4 else "uint16"][at : at + each] = values
+            self._words(core, name, each, bits)[:] = values
 
     def copy_out(
         self, number: int, target: Any, box: tuple[int, int, int, int], each: int, bits: int, order: str
     ) -> None:
+        """From a variable to the host's array."""
         self.wafer.idle()
         name = self._name(number)
-        size = bits // 8
         cells = self._cells(*box)
         grid = np.zeros((len(cells), each), np.uint32)
         for at, core in enumerate(cells):
-            begin = self._address(core, name, each, size) // size
-            grid[at] = core.views["uint32" if size == 4 else "uint16"][begin : begin + each]
+            grid[at] = self._words(core, name, each, bits)
         _fill(target, grid, box, each, order)
 
     def stream_in(
         self, color: int, data: Any, box: tuple[int, int, int, int], each: int, bits: int, order: str
     ) -> None:
+        """By a colour, as wavelets, one a cycle at every core."""
         grid = _grid(data, box, each, order, bits)
         cells = self._cells(*box)
         for core, values in zip(cells, grid, strict=True):
@@ -138,6 +149,7 @@ class Host:
     def stream_out(
         self, color: int, target: Any, box: tuple[int, int, int, int], each: int, order: str, later: bool
     ) -> None:
+        """What cores send to the host by a colour. `later`: the host does not wait for it (Deadlock, if it does)."""
         cells = tuple((core.x, core.y) for core in self._cells(*box))
         self.waiting.append(Stream(target, color, cells, each, order, box[2:]))
         self.wafer.settle()
@@ -175,10 +187,12 @@ class Host:
             raise Deadlock(f"the host waits for colour {stream.color}, and nothing moves\n" + "\n".join(short[:4]))
 
     def launch(self, name: str, arguments: tuple[Any, ...], later: bool) -> None:
+        """Call a function on all cores, and let the wafer go on as far as it does."""
         self.wafer.launch(name, arguments)
         self.wafer.settle()
 
     def stop(self) -> None:
+        """The host's end: its reads are complete, and nothing moves. Deadlock."""
         self.complete()
         self.wafer.idle()
 
@@ -207,6 +221,7 @@ def _grid(data: Any, box: tuple[int, int, int, int], each: int, order: str, bits
 
 
 def _fill(target: Any, grid: Any, box: tuple[int, int, int, int], each: int, order: str) -> None:
+    """[cores, each] as uint32, for cores row by row, to a host's array."""
     _, _, width, height = box
     if order == "COL_MAJOR":
         grid = grid.reshape(height, width, each).transpose(2, 1, 0)

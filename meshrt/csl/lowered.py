@@ -16,7 +16,10 @@ KIND = {name: at for at, name in enumerate(KINDS)}
 TYPES = (int, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, np.float16, np.float32, np.int8, np.uint8)
 KIND_OF = {of: at for at, of in enumerate(TYPES)}
 SHORT = {np.dtype(of).str[1:]: at for at, of in enumerate(TYPES) if 0 < at < 9} | {"": -1}
-WHAT = ("mov", "neg", "abs", "add", "sub", "mul", "max", "min", "mac", "and", "or", "xor", "sll", "slr", "sar")
+# What operations do, as native/machine.h numbers it, by the stem of their names; and two that are named otherwise.
+WHAT = ("mov", "neg", "abs", "add", "sub", "mul", "max", "min", "mac", "and", "or", "xor", "sll", "slr", "sar", "widen",
+        "narrow")  # fmt: skip
+CONVERSIONS = {"fh2s": "widen", "fs2h": "narrow"}
 AXES = 4
 VALUE = 9  # of a value: int64 numbers; the first is its kind
 
@@ -42,6 +45,7 @@ class Lowered:
     unwritten: list[tuple[Image, str, int]] = field(default_factory=list)  # functions
 
     def function(self, image: Image, name: str) -> int:
+        """Its number; it is written later, if it is not yet. Missing."""
         key = (id(image), name)
         if key not in self.numbers:
             if name not in image.sources:
@@ -52,21 +56,22 @@ class Lowered:
         return self.numbers[key]
 
     def register(self, dsr: Dsr) -> int:
+        """Its number: from 0 on, whatever theirs are in the source."""
         return self.registers.setdefault((dsr.kind, dsr.index), len(self.registers))
 
     def option(self, options: Options) -> int:
+        """The number of what an operation says beside its operands."""
         return self._once(self.options, option_row(options))
 
     def operation(self, of: VectorOperation) -> int:
-        if of.name in ("fh2s", "fs2h"):
-            opcode = 15 if of.name == "fh2s" else 16
-        else:
-            plain = of.name.rstrip("0123456789")
-            opcode = WHAT.index(of.name[1:4] if plain == of.name else plain)
+        """Its number. ValueError for one that the machine does not have."""
+        plain = of.name.rstrip("0123456789")  # fmovs: a letter, what it does, and of which type; or sll16
+        stem = CONVERSIONS.get(of.name, of.name[1:4] if plain == of.name else plain)
         takes = KIND_OF[of.dtype if of.takes is None else of.takes]
-        return self._once(self.operations, (opcode, KIND_OF[of.dtype], takes, of.inputs, of.lanes, of.narrow))
+        return self._once(self.operations, (WHAT.index(stem), KIND_OF[of.dtype], takes, of.inputs, of.lanes, of.narrow))
 
     def constant(self, value: Any, image: Image) -> int:
+        """Its number. Missing."""
         row = self.row(value, image)
         key = ("constant", row.tobytes())
         if key not in self.numbers:
@@ -99,6 +104,7 @@ class Lowered:
         return row
 
     def _vector(self, vector: Mem | Fab, image: Image) -> list[int]:
+        """The 15 numbers of `Vector` in native/machine.h, in its order. Missing."""
         if isinstance(vector, Mem):
             if len(vector.extents) > AXES or vector.index_offset:
                 raise Missing
@@ -126,5 +132,6 @@ class Lowered:
 
 
 def option_row(options: Options) -> tuple[int, ...]:
+    """(asynchronous?, task to activate, task to unblock, is the register's address kept?); -1: no such task."""
     return (int(options.is_async), -1 if options.activate is None else options.activate,
             -1 if options.unblock is None else options.unblock, int(options.save_address))  # fmt: skip

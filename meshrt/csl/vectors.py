@@ -98,6 +98,8 @@ class FifoName:
 
 @dataclass(frozen=True, slots=True)
 class Dsr:
+    """A register of descriptors: dsr_dest, dsr_src0 or dsr_src1, and its number among those."""
+
     kind: str
     index: int
 
@@ -137,10 +139,12 @@ def indexed(operand: Any, index: Any) -> Any:
 
 
 def increment(dsd: Any, by: Any, nbytes: int) -> Any:
+    """The vector so many elements of `nbytes` on."""
     return _moved(dsd, dsd.base + int(by) * nbytes)
 
 
 def set_base(dsd: Any, base: Any) -> Any:
+    """The vector at another address, in bytes."""
     return _moved(dsd, int(base))
 
 
@@ -150,6 +154,7 @@ def _moved(dsd: Mem, base: int) -> Mem:
 
 
 def set_length(dsd: Any, length: Any) -> Any:
+    """The vector, in memory along its first axis, of so many elements."""
     if isinstance(dsd, Mem):
         extents = (int(length), *dsd.extents[1:])
         return Mem(dsd.base, dsd.nbytes, extents, dsd.strides, dsd.dtype, dsd.index_offset)
@@ -157,4 +162,5 @@ def set_length(dsd: Any, length: Any) -> Any:
 
 
 def set_stride(dsd: Any, stride: Any) -> Any:
+    """The vector in memory whose first axis takes such steps, in elements."""
     return replace(dsd, strides=(int(stride), *dsd.strides[1:]))
