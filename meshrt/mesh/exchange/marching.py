@@ -31,6 +31,7 @@ class MarchingConvoy(Convoy):
         return rounds(self.marches)
 
     def depart(self, turn: Any, tag: int, pending: list[Any]) -> None:
+        """The packets of a round leave; requests of messages to other ranks are added to `pending`."""
         reserve(self.block, self.name, self.marches)
         self._leave_all()
         if not self.whole:
@@ -38,6 +39,7 @@ class MarchingConvoy(Convoy):
                 self._send(port, *self._over_edge("leaving", port), tag, pending)
 
     def arrive(self, turn: Any, tag: int) -> None:
+        """They come in, from other ranks as well."""
         if not self.whole:
             for port in range(PORTS):
                 self._take(port, *self._over_edge("coming", port), tag)
@@ -57,10 +59,12 @@ class MarchingConvoy(Convoy):
         return self.marches[0].cores
 
     def lay_out(self) -> None:
-        """Clocks may lie otherwise now, as nothing else needs them until they are put back."""
+        """Put clocks where the compiled core reaches them soonest: nothing else needs them until they are put back.
+        Here they stay (strips.py).
+        """
 
     def put_back(self) -> None:
-        """Clocks lie as those of a block do."""
+        """Put them where a block has them."""
 
     def _over_edge(self, way: str, port: int) -> tuple[Seats, np.ndarray]:
         """Of packets that go over the edge of the block by a port: where their headers are, and their legs."""
@@ -69,6 +73,7 @@ class MarchingConvoy(Convoy):
         return (seats,), legs
 
     def _places(self, cores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which of these cores are in the block, and where there."""
         at = self.local.take(cores)
         nth = (at != self.nowhere).nonzero()[0]
         return nth, at[nth]
@@ -115,22 +120,25 @@ class MarchingPorter(Porter):
         self.march.come_in()
 
     def goes_on(self, alone: bool) -> bool:
+        """Can the compiled core go through all rounds that are left? Beside others along lines, too."""
         return self.whole or not self.block.payload
 
     def most_over_edge(self) -> int:
+        """No more packets than that go over the edge of the block by a port: one of each line."""
         return self.lines
 
     def lay_out(self) -> None:
-        """As those of a convoy that is no strips."""
+        """Clocks stay as those of a block: lines take them as they lie."""
 
     def put_back(self) -> None:
-        """The same."""
+        """So there is nothing to put back."""
 
     def land(self) -> np.ndarray:
         self.crossed, self.entered = self.bytes_crossed[:, self.inside], self.bytes_entered[self.inside]
         return super().land()
 
     def _places(self, cores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which of these positions are in the block, and where there."""
         at = cores - self.block.mesh.offset(self.axis)
         nth = self.inside.take(cores).nonzero()[0]
         return nth, at[nth]
