@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -60,3 +61,14 @@ def test_neighbours_swap_values(comm: Any) -> None:
         values = [value_of(comm.rank, lengths[comm.rank])] * len(neighbours)
         for (rank, _, _), value in zip(neighbours, control.swap(neighbours, values), strict=True):
             assert is_of(value, rank, lengths[rank])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
+def test_every_member_is_hosted_by_the_rank_that_is_said_to(ranks: int) -> None:
+    controls = [Control(SimpleNamespace(size=ranks, rank=rank), Board.alone(), "test") for rank in range(ranks)]
+    for count in range(ranks, 3 * ranks + 2):
+        shares = [control.hosted(count) for control in controls]
+        assert [member for share in shares for member in share] == [*range(count)]
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+        for control in controls:
+            assert all(member in shares[control.host_of(member, count)] for member in range(count))
