@@ -110,8 +110,13 @@ def test_every_example_is_tested_and_under_40_lines() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_what_it_imports_is_what_the_list_says(name: str) -> None:
-    """examples/README.md counts lines, modules of meshrt's and names from them."""
+    """examples/README.md counts lines, modules of meshrt's and names from them, and says what they take of a block."""
     text = (FOLDER / name).read_text()
+    of_block = {
+        node.attr
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "block"
+    }
     imports = [
         (node.module, alias.name)
         for node in ast.parse(text).body
@@ -119,7 +124,8 @@ def test_what_it_imports_is_what_the_list_says(name: str) -> None:
         for alias in node.names
     ]
     (row,) = (line for line in (FOLDER / "README.md").read_text().splitlines() if line.startswith(f"| `{name}` "))
-    lines, modules, names, shown = (cell.strip() for cell in row.split("|")[2:6])
+    lines, modules, names, shown, members = (cell.strip() for cell in row.split("|")[2:7])
+    assert {member for member in members.split(", ") if member} == of_block
     assert (int(lines), int(modules), int(names)) == (text.count("\n"), len({m for m, _ in imports}), len(imports))
     assert sorted(shown.replace(";", ",").split(", ")) == sorted(name for _, name in imports)
 
