@@ -190,3 +190,14 @@ def test_time_is_told_to_who_started_the_ranks() -> None:
         assert [process.wait(60) for process in processes] == [0, 0]
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime >= 0.9
+
+
+def test_what_stands_in_for_a_rank_imports_next_to_nothing() -> None:
+    """There is one for each rank. The library's modules for sockets and signals import enum, which is slow."""
+    code = "import sys; from meshrt.ranks import shepherd; print(*sys.modules)"
+    modules = subprocess.run(
+        [sys.executable, "-S", "-c", code], text=True, stdout=subprocess.PIPE, check=True, timeout=60,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    ).stdout.split()  # fmt: skip
+    assert "meshrt.ranks.launcher" in modules
+    assert not {"collections", "contextlib", "enum", "functools", "socket", "signal", "typing"} & {*modules}
