@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import hypothesis
 import pytest
-from forks import Forks, forks
+from forks import DOOR, Forks, forks
 from mpi_jobs import Finished, child_environment, run_ranks
 
 from meshrt.ranks.host import prepare_environment
@@ -70,11 +71,27 @@ def blocks_are_closed() -> Iterator[None]:
     close_blocks()
 
 
+def has_forks(config: pytest.Config) -> bool:
+    """Not with --all: processes start from nothing there, as a user's do; nor elsewhere than on Linux."""
+    return sys.platform == "linux" and not config.getoption("--all")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """All workers have one process that forks. It imports with the first fork."""
+    if has_forks(config):
+        stack = ExitStack()
+        os.environ[DOOR] = stack.enter_context(forks()).door
+        config.add_cleanup(stack.close)
+
+
 @pytest.fixture(scope="session")
 def forked(request: pytest.FixtureRequest) -> Iterator[Forks | None]:
-    """What runs `meshrt` on one rank: forks; None with --all: processes that start from nothing, as a user's do."""
-    if request.config.getoption("--all"):
+    """What runs `meshrt`, if forks do."""
+    if not has_forks(request.config):
         yield None
+    elif DOOR in os.environ:
+        yield Forks(os.environ[DOOR])
     else:
         with forks() as server:
             yield server
@@ -86,7 +103,9 @@ def run_meshrt(forked: Forks | None) -> Callable[..., Finished]:
 
     def run(*args: str, ranks: int = 1, env: Mapping[str, str] | None = None, timeout: float = 60) -> Finished:
         more = {**(env or {})}
-        if forked is not None and ranks == 1 and all(name.startswith(("MESHRT_", "XDG_")) for name in more):
+        if forked is not None and all(name.startswith(("MESHRT_", "XDG_")) for name in more):
+            if ranks > 1:
+                return forked.run_ranks(args, ranks, more, timeout)
             return forked.run(args, child_environment() | more, timeout)  # what is read at imports is as it was
         return run_ranks([sys.executable, "-m", "meshrt.cli", *args], ranks, env, timeout)
 

@@ -2,78 +2,151 @@
 
 A fork has its arguments, environment, folder, streams, session and end as a process has that was started for them: only
 the imports are behind it, and the seed of its hashes is that of all. Where it ends by an exit code, its modules are not
-taken down, which costs as much as a small run. This file is the process that forks, too.
+taken down, which costs as much as a small run. All workers have one such process. Ranks under mpirun are its forks as
+well: a launcher starts stand-ins (standin.py), as where ranks outnumber cores (meshrt/ranks/forkserver.py). This is
+the file of the process that forks, too. Of Linux.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
-import json
+import marshal
 import os
 import pkgutil
 import runpy
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from subprocess import PIPE
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryFile
 
-from mpi_jobs import Finished, child_environment
+from mpi_jobs import Finished, child_environment, run_ranks
 
+from meshrt.ranks import forkserver, launcher, shepherd
+
+DOOR = "MESHRT_TEST_FORKS"  # the name of the socket of the process that forks for all workers
 IMPORTED = ("rich.console", "rich.table", "numpy.random", "meshrt.emulate")
 IMPORTED += tuple(f"meshrt.{name}.machine" for name in ("arm", "mesh", "neuron", "gpu"))
 PACKAGES = ("meshrt.commands", "meshrt.programs", "meshrt.studies")  # with all in them, but for what few runs need
 FEW = ("meshrt.studies.fuzz", "meshrt.studies.nki")
+STAND_IN = str(Path(__file__).with_name("standin.py"))
 
 
 class Forks:
-    """The process that forks, seen from the tests."""
+    """The process that forks, seen from the tests: by its door."""
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
-        assert process.stdin is not None and process.stdout is not None
-        self.requests, self.answers, self.folder = process.stdin, process.stdout, folder
+    def __init__(self, door: str) -> None:
+        self.door = door
 
     def run(self, arguments: Sequence[str], env: Mapping[str, str], timeout: float) -> Finished:
         """Run `meshrt ARGUMENTS` in this folder. The code is -1 if it took too long and was ended."""
-        streams = [self.folder / name for name in ("stdout", "stderr")]
-        request = {"arguments": [*arguments], "env": {**env}, "cwd": os.getcwd(), "streams": [*map(str, streams)]}
         started = time.monotonic()
-        self.requests.write(json.dumps(request).encode() + b"\n")
-        pid = int(self.answers.readline())
-        ended = self.answers_within(timeout)
-        if not ended:
-            os.killpg(pid, signal.SIGTERM)
-            if not self.answers_within(5):
-                os.killpg(pid, signal.SIGKILL)
-        code = int(self.answers.readline())
-        stdout, stderr = (path.read_text() for path in streams)
-        return Finished(code if ended else -1, stdout, stderr, time.monotonic() - started)
+        with TemporaryFile() as stdout, TemporaryFile() as stderr, open(os.devnull) as nothing:
+            with socket.socket(socket.AF_UNIX) as line:
+                line.connect(f"\0{self.door}")
+                cores = sorted(os.sched_getaffinity(0))
+                body = marshal.dumps((["", *arguments], {**env}, os.getcwd(), shepherd.mask(), cores, [0, 1, 2]))
+                files = [stream.fileno() for stream in (nothing, stdout, stderr)]
+                socket.send_fds(line, [shepherd.LENGTH.pack(len(body))], files)
+                line.sendall(body)
+                _, child = shepherd.CHILD.unpack(shepherd.whole(line, shepherd.CHILD.size))
+                code = end_within(line, timeout)
+                ended = code is not None
+                for number in (signal.SIGTERM, signal.SIGKILL):
+                    if code is None:
+                        os.killpg(child, number)
+                        code = end_within(line, 5)
+            texts = []
+            for stream in (stdout, stderr):
+                stream.seek(0)
+                texts.append(stream.read().decode())
+        return Finished(code if ended and code is not None else -1, *texts, time.monotonic() - started)
 
-    def answers_within(self, seconds: float) -> bool:
-        return bool(select.select([self.answers], [], [], seconds)[0])
+    def run_ranks(self, arguments: Sequence[str], ranks: int, env: Mapping[str, str], timeout: float) -> Finished:
+        """The same on ranks under mpirun. Where they outnumber the cores, each is forked anyway, from a process of the
+        job's own.
+        """
+        argv = [sys.executable, "-m", "meshrt.cli"]
+        if ranks <= launcher.cores():
+            argv = [sys.executable, "-I", "-S", STAND_IN, self.door]
+        return run_ranks([*argv, *arguments], ranks, env, timeout)
+
+
+def end_within(line: socket.socket, seconds: float) -> int | None:
+    """With which exit code the fork has ended; None where it goes on."""
+    line.settimeout(seconds)
+    with suppress(TimeoutError):
+        return os.waitstatus_to_exitcode(shepherd.STATUS.unpack(shepherd.whole(line, shepherd.STATUS.size))[0])
+    return None
 
 
 @contextmanager
 def forks() -> Iterator[Forks]:
     """Start the process that forks, and end it."""
-    argv = [sys.executable, __file__]
-    with (
-        TemporaryDirectory(prefix="meshrt-test-") as folder,
-        subprocess.Popen(argv, env=child_environment(), stdin=PIPE, stdout=PIPE, bufsize=0) as process,
-    ):
-        yield Forks(process, Path(folder))  # at the end its standard input is closed, which ends it
+    with socket.socket(socket.AF_UNIX) as door:
+        name = f"meshrt-test-{os.getpid()}-{door.fileno()}-{time.monotonic_ns()}"
+        door.bind(f"\0{name}")
+        door.listen(64)
+        argv, files = [sys.executable, __file__, str(door.fileno())], [door.fileno()]
+        process = subprocess.Popen(
+            argv, env=child_environment(), stdin=PIPE, stdout=subprocess.DEVNULL, pass_fds=files, start_new_session=True
+        )
+    with process:
+        yield Forks(name)  # at the end its standard input is closed, which ends it
 
 
 def main() -> None:
-    """Fork for each line of standard input: says the fork's process id, and when it has ended, with which exit code."""
+    """Fork for each request at the door whose number is the argument, until standard input is closed."""
+    door, poll = socket.socket(fileno=int(sys.argv[1])), select.poll()
+    lines: dict[int, tuple[int, socket.socket]] = {}  # of each fork that lives: its process, and who is told of its end
+    poll.register(door, select.POLLIN)
+    poll.register(0, select.POLLIN)
+    while True:
+        for handle, _ in poll.poll():
+            if handle == 0:
+                return  # the forks' lines are closed, which ends them
+            if handle in lines:
+                poll.unregister(handle)
+                os.close(handle)
+                child, line = lines.pop(handle)
+                with line, suppress(OSError):  # who asked has gone
+                    line.sendall(shepherd.STATUS.pack(os.waitpid(child, 0)[1]))
+                continue
+            line, _ = door.accept()
+            import_all()
+            request = forkserver.read(line)
+            if request is None:
+                line.close()
+                continue
+            child = os.fork()
+            if child == 0:
+                door.close()
+                for other, (_, held) in lines.items():
+                    os.close(other)
+                    held.close()
+                request.become(line)
+                be_meshrt()
+                return
+            request.close()
+            line.sendall(shepherd.CHILD.pack(os.getpid(), child))
+            handle = os.pidfd_open(child)
+            lines[handle] = child, line
+            poll.register(handle, select.POLLIN)
+
+
+def import_all() -> None:
+    """What runs need; with the first of them."""
+    if IMPORTED[0] in sys.modules:
+        return
     from meshrt.ranks import host
 
     host.prepare_environment()
@@ -82,17 +155,6 @@ def main() -> None:
         import_module(name)
     gc.freeze()  # a fork that looks for garbage would have all pages of it to itself
     gc.enable()
-    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
-    for line in requests:
-        request = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            requests.close()
-            answers.close()
-            become(**request)
-            return
-        print(pid, file=answers)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=answers)
 
 
 def modules_of(package: str) -> Iterator[str]:
@@ -104,21 +166,18 @@ def modules_of(package: str) -> Iterator[str]:
                 yield from modules_of(module.name)
 
 
-def become(arguments: list[str], env: dict[str, str], cwd: str, streams: list[str]) -> None:
-    """Be `python -m meshrt.cli ARGUMENTS`."""
-    os.setsid()
-    for stream, path in enumerate([os.devnull, *streams]):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC if stream else os.O_RDONLY)
-        os.dup2(file, stream)
-        os.close(file)
-    os.environ.clear()
-    os.environ.update(env)
-    os.chdir(cwd)
-    sys.path[0] = cwd
-    sys.argv[1:] = arguments
+def be_meshrt() -> None:
+    """Be `python -m meshrt.cli` with the arguments of sys.argv."""
+    sys.path[0] = os.getcwd()
+    for number, name in enumerate(("stdin", "stdout", "stderr")):  # those of before know whether they were files
+        stream = open(number, "w" if number else "r", 1 if number == 2 else -1, closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
     try:
         runpy.run_module("meshrt.cli", run_name="__main__", alter_sys=True)
     except SystemExit as ended:
+        if launcher.launched() and not ended.code:
+            forkserver.end()
         others = any(not thread.daemon for thread in threading.enumerate()[1:])
         if isinstance(ended.code, int | None) and not others and "mpi4py.MPI" not in sys.modules:
             atexit._run_exitfuncs()

@@ -59,7 +59,7 @@ class Server:
                 line, _ = self.door.accept()
             except TimeoutError:
                 continue
-            request = _read(line) if launcher.caller(line)[1] == os.getuid() else None
+            request = read(line) if launcher.caller(line)[1] == os.getuid() else None
             if request is None:
                 line.close()
                 continue
@@ -156,7 +156,7 @@ def _end_with(handle: int) -> None:
         os._exit(128 + signal.SIGKILL)
 
 
-def _read(line: socket.socket) -> Started | None:
+def read(line: socket.socket) -> Started | None:
     """What a process says of itself; None where it has ended meanwhile."""
     line.settimeout(PATIENCE)
     files: list[int] = []

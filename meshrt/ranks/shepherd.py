@@ -105,7 +105,7 @@ def hand_over(line: _socket.socket, arguments: list[str], signals: Signals, star
     """
     files = open_files({line.fileno()})
     environment = {**os.environ, launcher.STARTER: str(os.getppid())}
-    request = (arguments, environment, os.getcwd(), _mask(), sorted(os.sched_getaffinity(0)), files)
+    request = (arguments, environment, os.getcwd(), mask(), sorted(os.sched_getaffinity(0)), files)
     body = marshal.dumps(request)
     rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack(f"{len(files)}i", *files))
     try:
@@ -182,7 +182,7 @@ def open_files(but: set[int]) -> list[int]:
     return sorted(files - but)
 
 
-def _mask() -> int:
+def mask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask

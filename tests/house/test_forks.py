@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,25 @@ def test_a_fork_ends_and_speaks_as_a_process(program: str, options: str, code: i
     assert said(in_fork.stdout) == said(started.stdout)
     assert in_fork.stderr == started.stderr
     assert in_fork.stdout or in_fork.stderr or code < 0
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "code"),
+    [("gemm", "--json -", 0), ("gemm", "--core-memory 100", 3)],
+    indirect=["program"],
+)
+def test_ranks_that_are_forks_end_and_speak_as_processes(program: str, options: str, code: int, forked: Forks) -> None:
+    arguments = ["run", program, *options.split()]
+    in_forks = forked.run_ranks(arguments, 2, {}, 60)
+    started = run_ranks([sys.executable, "-m", "meshrt.cli", *arguments], 2)
+    assert in_forks.code == started.code == code
+    assert said(in_forks.stdout) == said(started.stdout)
+    assert without_process(in_forks.stderr) == without_process(started.stderr)
+    assert in_forks.stdout or in_forks.stderr
+
+
+def without_process(stderr: str) -> str:
+    return re.sub(r"process \d+", "process", stderr)
 
 
 def said(stdout: str) -> Any:
