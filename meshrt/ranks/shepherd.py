@@ -183,9 +183,10 @@ def open_files(but: set[int]) -> list[int]:
 
 
 def mask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    """The file mode creation mask of this process."""
+    bits = os.umask(0)
+    os.umask(bits)
+    return bits
 
 
 def _leave(door: int) -> None:
