@@ -14,7 +14,6 @@ from time import perf_counter
 from typing import Any
 
 from meshrt.ranks import host
-from meshrt.ranks.asleep import duplicates
 
 SEND, RECEIVE, BROADCAST, GATHER, SUM, DUPLICATE, WAIT = range(7)  # what a rank does
 FIELDS = 5  # what, number of the communicator, the other rank (of WAIT: number of what was posted), bytes, tag
@@ -49,7 +48,7 @@ def replay(comm: Any, events: array[int], wait: Any) -> None:
             continue
         used = comms[at]
         if kind == DUPLICATE:
-            comms += duplicates(used, 1)
+            comms.append(used.Dup())
             continue
         numbers = bytearray(nbytes)
         if kind == SEND:
