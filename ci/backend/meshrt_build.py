@@ -14,6 +14,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ ZIG = [sys.executable, "-m", "ziglang", "cc", "-mcpu=baseline"]
 PROBE = b"#include <stdint.h>\n#include <stdlib.h>\nint64_t probe(void) { return 0; }\n"
 
 Settings = dict[str, Any] | None
+
+warnings.filterwarnings("ignore", r"`\[tool\.setuptools\.ext-modules\]`")  # that it is experimental
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
@@ -53,9 +57,12 @@ def build_editable(
     _choose_compiler()
     _name_sources()
     # A line with the checkout's path. The other way is a module that each start of Python imports, and it takes longer
-    # than Python itself.
+    # than Python itself. setuptools warns that it may not have this for ever; where it refuses it, the other will do.
     settings = {"editable_mode": "compat", **(config_settings or {})}
-    return build_meta.build_editable(wheel_directory, settings, metadata_directory)
+    with suppress(SystemExit), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Compat editable installs")
+        return build_meta.build_editable(wheel_directory, settings, metadata_directory)
+    return build_meta.build_editable(wheel_directory, config_settings, metadata_directory)
 
 
 def _shipped() -> list[str]:
