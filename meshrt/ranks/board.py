@@ -96,7 +96,7 @@ def _line_to(path: str) -> int:
 
 def _of_this_node(comm: Intracomm) -> tuple[Intracomm, Sequence[int]]:
     """A communicator of the ranks of `comm` that are on this node, and their numbers in `comm`."""
-    if launcher.ranks_on_node() == launcher.launched_size() == comm.size:
+    if launcher.on_one_node() and launcher.launched_size() == comm.size:
         return comm, range(comm.size)  # MPI would take messages between all of them to see that
     from mpi4py import MPI
 

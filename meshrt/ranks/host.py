@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from meshrt.errors import MpiError
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.asleep import FIRST_PAUSE, LONGEST_PAUSE
-from meshrt.ranks.launcher import cores, launched, launched_size, ranks_on_node, starter
+from meshrt.ranks.launcher import cores, launched, launched_size, on_one_node, ranks_on_node, starter
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm, Request
@@ -76,7 +76,7 @@ def prepare_environment(environ: MutableMapping[str, str] | None = None) -> None
             settings["OMPI_MCA_btl"] = "self"  # else a rank without a launcher leaves a file in /dev/shm
     elif wheels and {"SLURM_STEP_ID", "PMI_FD"} <= {*env}:
         settings |= MPICH_BY_SLURM
-    elif wheels and launched(env) and ranks_on_node(env) == launched_size(env):
+    elif wheels and launched(env) and on_one_node(env):
         settings |= MPICH_ON_A_NODE
     if ranks_on_node(env) > cores(env):
         settings |= OVERSUBSCRIBED

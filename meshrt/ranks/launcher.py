@@ -52,13 +52,24 @@ def _rank_and_size(env: Mapping[str, str]) -> tuple[int, int] | None:
 def ranks_on_node(environ: Mapping[str, str] | None = None) -> int:
     """How many ranks the launcher started on this node; all of them where it does not say."""
     env = os.environ if environ is None else environ
+    return _said_to_be_on_node(env) or launched_size(env)
+
+
+def on_one_node(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether the launcher says that it started all ranks on this node."""
+    env = os.environ if environ is None else environ
+    return _said_to_be_on_node(env) == launched_size(env)
+
+
+def _said_to_be_on_node(env: Mapping[str, str]) -> int:
+    """How many ranks are on this node by the launcher's word; 0 without one."""
     for name in _ON_NODE:
         if env.get(name, "").isdigit():
             return int(env[name])
     slurm = "".join(
         takewhile(str.isdigit, env.get("SLURM_STEP_TASKS_PER_NODE", ""))
     )  # 2(x4),1: the first node's will do
-    return int(slurm) if slurm else launched_size(env)
+    return int(slurm) if slurm else 0
 
 
 def cores(environ: Mapping[str, str] | None = None) -> int:

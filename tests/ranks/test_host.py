@@ -91,6 +91,7 @@ def test_mpichs_wheel_looks_at_no_network_where_all_ranks_are_on_one_node() -> N
     for on_node, chosen, expected in (
         ("4", {}, "self,posix" if wheel else None),
         ("2", {}, None),
+        ("", {}, None),  # nobody says where they are
         ("4", {"UCX_TLS": "all"}, "all"),
         ("4", {"MPI4PY_LIBMPI": "/opt/mpi/libmpi.so"}, None),
     ):
