@@ -170,7 +170,8 @@ def be_meshrt() -> None:
     """Be `python -m meshrt.cli` with the arguments of sys.argv."""
     sys.path[0] = os.getcwd()
     for number, name in enumerate(("stdin", "stdout", "stderr")):  # those of before know whether they were files
-        stream = open(number, "w" if number else "r", 1 if number == 2 else -1, closefd=False)  # noqa: SIM115
+        mode, buffering = "w" if number else "r", 1 if number == 2 else -1
+        stream = open(number, mode, buffering, closefd=False)  # noqa: SIM115 - until the process ends
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     try:

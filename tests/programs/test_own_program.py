@@ -119,32 +119,25 @@ def test_a_tile_is_not_stretched_to_the_place_that_it_arrives_at(sent: str, side
     )
 
 
-PLACED = {  # cut, part: what is said
-    ("(1, 4)", "w.T[rows, columns]"): "of rows 0 to 6 and columns 0 to 8 came [6, 6] numbers",
-    ("(4, 1)", "w[rows, columns]"): "'w' cut into 4 x 1 tiles, rows first, on 1 rows and 4 columns of cores: give",
-}
-
-
-@pytest.mark.parametrize(("cut", "part"), PLACED)
-def test_a_matrix_is_placed_whole_or_not_at_all(cut: str, part: str, own: Own) -> None:
-    """A part that is too small was padded with zeros, and what no tile had was left out, without a word."""
-    source = HEAD + "from meshrt.mesh.tiles import place\ndef run(block):\n    w = np.ones((6, 8), np.float32)\n"
-    done = own(f"{source}    place(block, 'w', lambda rows, columns: {part}, (6, 8), {cut}, np.float32)\n")
-    assert done.code == 2 and PLACED[cut, part] in done.stderr and "(mine.py, line 8)" in done.stderr
-
-
-NO_MATRIX = {  # arguments: what is said
+PLACED = {  # arguments: what is said
+    "lambda rows, columns: w.T[rows, columns], (6, 8), (1, 4), np.float32": (
+        "of rows 0 to 6 and columns 0 to 8 came [6, 6] numbers"
+    ),
+    "lambda rows, columns: w[rows, columns], (6, 8), (4, 1), np.float32": (
+        "'w' cut into 4 x 1 tiles, rows first, on 1 rows and 4 columns of cores: give"
+    ),
+    "w, cut=(4, 1)": "'w' cut into 4 x 1 tiles, rows first, on 1 rows and 4 columns of cores: give",
     "np.ones(8)": "'w' of shape [8]: a matrix has rows and columns",
     "lambda rows, columns: w[rows, columns], (6, 8)": "'w' is a function of its parts: give `shape` and `dtype`, too",
-    "w, cut=(4, 1)": "'w' cut into 4 x 1 tiles, rows first, on 1 rows and 4 columns of cores: give",
 }
 
 
-@pytest.mark.parametrize("arguments", NO_MATRIX)
-def test_what_is_placed_is_a_matrix(arguments: str, own: Own) -> None:
+@pytest.mark.parametrize("arguments", PLACED)
+def test_a_matrix_is_placed_whole_or_not_at_all(arguments: str, own: Own) -> None:
+    """A part that is too small was padded with zeros, and what no tile had was left out, without a word."""
     source = HEAD + "from meshrt.mesh import place\ndef run(block):\n    w = np.ones((6, 8), np.float32)\n"
     done = own(f"{source}    place(block, 'w', {arguments})\n")
-    assert done.code == 2 and NO_MATRIX[arguments] in done.stderr and "(mine.py, line 8)" in done.stderr
+    assert done.code == 2 and PLACED[arguments] in done.stderr and "(mine.py, line 8)" in done.stderr
 
 
 CHOSEN = {
