@@ -26,8 +26,7 @@ def run(block: Block, *, size: Annotated[int, "rows and columns of a tile"] = 16
             lines = tiles[:, :, 1:-1] if axis == "x" else tiles[..., 1:-1].swapaxes(2, 3)
             edges.append((way, lines[..., leaves], lines[..., comes]))
         for _ in range(steps):
-            for flight in [send(block, *edge) for edge in edges]:  # all four are under way at once
-                receive(block, flight)
+            receive(block, *[send(block, *edge) for edge in edges])  # all four are under way at once
             for a in (tiles, grid):
                 a[..., 1:-1, 1:-1] = (a[..., 1:-1, :-2] + a[..., 1:-1, 2:] + a[..., :-2, 1:-1] + a[..., 2:, 1:-1]) / 4
             block.elementwise(inside, calls=4)

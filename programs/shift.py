@@ -18,9 +18,10 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import interleaved_ring, plain_ring
-from meshrt.mesh.collectives.shifts import finish_shift, start_shift
+from meshrt.mesh.collectives.shifts import start_shift
 from meshrt.mesh.report import median
 from meshrt.mesh.wires import routes
+from meshrt.mesh.wires.fabric import receive
 from meshrt.options import AtLeast
 from meshrt.ranks.control import largest
 
@@ -59,14 +60,10 @@ def run(
         stack.enter_context(block.phase("shift"))
         for step in range(steps):
             start = perf_counter()
-            flights = [
-                flight
-                for line in axes
-                for flight in start_shift(block, rings[line], tiles[line], tiles[line], later=True)
-            ]
+            flights = [start_shift(block, rings[line], tiles[line], tiles[line], later=True) for line in axes]
             if total is not None:
                 block.matmul(tiles["x"], tiles["y"], total)
-            finish_shift(block, tuple(flights))
+            receive(block, *flights)
             seconds.append(perf_counter() - start)
             block.console.progress("shift", step + 1, steps)
     if not block.payload:

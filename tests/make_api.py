@@ -46,7 +46,7 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
             "Ring",
             "Rings",
         ),
-        "meshrt.mesh.collectives.shifts": ("start_shift", "finish_shift", "rotate", "align"),
+        "meshrt.mesh.collectives.shifts": ("start_shift", "rotate", "align"),
         "meshrt.mesh.collectives.allreduce": ("pattern",),
         "meshrt.mesh.collectives.trees": ("reduce", "reduce_and_spread"),
         "meshrt.mesh.collectives.scatter": ("ring", "around"),

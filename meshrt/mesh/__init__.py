@@ -9,25 +9,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from meshrt.mesh.block import Block
     from meshrt.mesh.collectives.allreduce import allreduce, ktree, pipeline
+    from meshrt.mesh.collectives.rings import interleaved_rings, plain_rings
+    from meshrt.mesh.collectives.shifts import align, rotate, start_shift
     from meshrt.mesh.exchange.exchange import crossbar, take
     from meshrt.mesh.exchange.legs import Transfer
-    from meshrt.mesh.tiles import gather, place
+    from meshrt.mesh.tiles import gather, place, square
     from meshrt.mesh.wires.fabric import receive, send, transfer
     from meshrt.mesh.wires.routes import Path, Route, chain, interleaved_ring, multicast, ring
     from meshrt.mesh.wires.software import stage
     from meshrt.mesh.wires.tables import installed, installed_paths
 
 __all__ = [
-    "Block", "Path", "Route", "Transfer", "allreduce", "chain", "crossbar", "gather", "installed", "installed_paths",
-    "interleaved_ring", "ktree", "multicast", "pipeline", "place", "receive", "ring", "send", "stage", "take",
-    "transfer",
+    "Block", "Path", "Route", "Transfer", "align", "allreduce", "chain", "crossbar", "gather", "installed",
+    "installed_paths", "interleaved_ring", "interleaved_rings", "ktree", "multicast", "pipeline", "place",
+    "plain_rings", "receive", "ring", "rotate", "send", "square", "stage", "start_shift", "take", "transfer",
 ]  # fmt: skip
 _HOMES = {
     "block": ("Block",),
     "collectives.allreduce": ("allreduce", "ktree", "pipeline"),
+    "collectives.rings": ("interleaved_rings", "plain_rings"),
+    "collectives.shifts": ("align", "rotate", "start_shift"),
     "exchange.exchange": ("crossbar", "take"),
     "exchange.legs": ("Transfer",),
-    "tiles": ("gather", "place"),
+    "tiles": ("gather", "place", "square"),
     "wires.fabric": ("receive", "send", "transfer"),
     "wires.routes": ("Path", "Route", "chain", "interleaved_ring", "multicast", "ring"),
     "wires.software": ("stage",),

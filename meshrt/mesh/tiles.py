@@ -83,14 +83,17 @@ def place(
     return tiles
 
 
-def gather(block: Block, tiles: np.ndarray, shape: tuple[int, int]) -> np.ndarray | None:
-    """The whole matrix of that shape, without padding, at rank 0, of tiles as `place` has them, or one a core, [bh, bw,
-    rows, columns]. None elsewhere, and where tiles have no numbers (`--payload none`).
+def gather(block: Block, tiles: np.ndarray, shape: tuple[int, int] | None = None) -> np.ndarray | None:
+    """What all cores hold, at rank 0: [H, W, *tile] of tiles [bh, bw, *tile]. Or, with its `shape`, the matrix without
+    padding, of tiles as `place` has them, or one a core, [bh, bw, rows, columns]. None elsewhere, and where tiles have
+    no numbers (`--payload none`).
 
     Control traffic: nothing is counted.
     """
     if not block.payload:
         return None
+    if shape is None:
+        return gather_parts(block, tiles, (block.mesh.height, block.mesh.width))
     if tiles.ndim == 4:
         tiles = tiles[:, :, None, None]
     rectangle = tiles.transpose(0, 2, 4, 1, 3, 5).reshape(

@@ -19,10 +19,11 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import broadcast
 from meshrt.mesh.collectives.rings import interleaved_ring
-from meshrt.mesh.collectives.shifts import finish_shift, start_shift
+from meshrt.mesh.collectives.shifts import start_shift
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
 from meshrt.mesh.repeat import sampled
+from meshrt.mesh.wires.fabric import receive
 from meshrt.programs.mesh.meshgemm import coming_in, in_flight, zeros
 from meshrt.records import dataclass
 
@@ -108,7 +109,7 @@ def _round_ring(
         core_at = np.argsort(places)
         now, coming = in_flight(block, "tile", tiles), coming_in(block, "tile", tiles)
         for step in sampled(block, n - 1, sample):
-            finish_shift(block, start_shift(block, ring, now, coming))
+            receive(block, start_shift(block, ring, now, coming))
             now, coming = coming, now
             holds = core_at[(places - step - 1) % n]  # whose tile is at each core
             chosen = np.concatenate(sources)

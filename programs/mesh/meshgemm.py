@@ -21,10 +21,10 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce
 from meshrt.mesh.collectives.rings import Rings
-from meshrt.mesh.collectives.shifts import align, finish_shift, rotate, start_shift
+from meshrt.mesh.collectives.shifts import align, rotate, start_shift
 from meshrt.mesh.collectives.trees import Tree
 from meshrt.mesh.repeat import sampled
-from meshrt.mesh.wires.fabric import Flight
+from meshrt.mesh.wires.fabric import receive, receive_all
 from meshrt.mesh.wires.routes import ring_order, ring_place
 from meshrt.programs.mesh.packed import Packed, Tiles
 
@@ -59,10 +59,10 @@ def meshgemm(
         c = zeros(block, "C", (a.shape[2], b.shape[3], *a.shape[4:-1], b.shape[-1]), dtype)
         for _ in sampled(block, steps - 1, sample):
             block.step()
-            flights = start_shift(block, rings.x, a_now, a_now, later=True)
-            flights += start_shift(block, rings.y, b_now, b_now, later=True)
+            flights = [start_shift(block, rings.x, a_now, a_now, later=True)]
+            flights.append(start_shift(block, rings.y, b_now, b_now, later=True))
             multiply(a_now[:, :, :, : b.shape[3]], b_now, c)
-            finish_shift(block, flights)
+            receive(block, *flights)
             if lockstep:
                 block.meet()
         multiply(a_now[:, :, :, : b.shape[3]], b_now, c)
@@ -99,14 +99,14 @@ def meshgemm_t(
     c_next = coming_in(block, "C", c)
     for _ in sampled(block, steps - 1, sample):
         block.step()
-        flights = start_shift(block, rings.y, b_now, b_next)
+        flights = [start_shift(block, rings.y, b_now, b_next)]
         multiply(a, b_now, c[:, :, :, : b.shape[3]])
-        flights += start_shift(block, rings.x, c, c_next)
+        flights.append(start_shift(block, rings.x, c, c_next))
         c, c_next = c_next, c
-        finish_shift(block, flights)
+        receive(block, *flights)
         b_now, b_next = b_next, b_now
     multiply(a, b_now, c[:, :, :, : b.shape[3]])
-    flights = ()
+    flights = []
     del flights, b_now, b_next, c_next
     rotate(block, rings.x, rings.back_x, c, [place + 1 for place in rings.y.places])
     return c
@@ -127,16 +127,16 @@ def meshgemm_t_by_tree(block: Block, rings: Rings, tree: Tree, a: np.ndarray, b:
     b_now, b_next = in_flight(block, "B", b), coming_in(block, "B", b)
     c = block.tiles("C", (*a.shape[2:-1], b.shape[-2]), np.float32)
     for step in range(steps):
-        flights: tuple[Flight, ...] = ()
+        flights = []
         if step < steps - 1:
             block.step()
-            flights = start_shift(block, rings.y, b_now, b_next)
+            flights.append(start_shift(block, rings.y, b_now, b_next))
         total = block.matmul(a, b_now.swapaxes(-1, -2), over=3)
         allreduce(block, tree, total, out=total)
         keeps = x == order[(places[y] - step) % steps]
         np.copyto(c, total[:, :, :, None], where=keeps[..., *(None,) * (c.ndim - 4)])
         del total
-        finish_shift(block, flights)
+        receive_all(block, flights)
         b_now, b_next = b_next, b_now
     return c
 

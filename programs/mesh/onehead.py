@@ -27,7 +27,7 @@ from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.mesh.collectives.rings import Rings
-from meshrt.mesh.collectives.shifts import finish_shift, start_shift
+from meshrt.mesh.collectives.shifts import start_shift
 from meshrt.mesh.collectives.trees import Combine, Tree
 from meshrt.mesh.repeat import sampled
 from meshrt.mesh.wires import fabric, routes, software
@@ -106,7 +106,7 @@ def scores(
     for step in sampled(block, n, sample):
         block.step()
         block.scalar(divisions=1)  # to find the core that adds up
-        flights = start_shift(block, rings.y, k_now, k_next)
+        flight = start_shift(block, rings.y, k_now, k_next)
         total = zeros(block, "C of a step", (*q.shape[2:-1], k.shape[-2]), k.dtype)
         block.matmul(q, k_now.swapaxes(-1, -2), total, down=True)
         roots = order[(places - step) % n]  # whose tile of keys each row of cores has
@@ -115,7 +115,7 @@ def scores(
         np.copyto(result, total, where=keeps[..., *(None,) * (result.ndim - 2)])
         block.elementwise(total, operands=0)  # the published program clears it
         del total
-        finish_shift(block, flights)
+        fabric.receive(block, flight)
         k_now, k_next = k_next, k_now
     return result
 

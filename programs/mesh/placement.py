@@ -11,8 +11,9 @@ import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import Rings
-from meshrt.mesh.collectives.shifts import finish_shift, start_shift
+from meshrt.mesh.collectives.shifts import start_shift
 from meshrt.mesh.repeat import sampled
+from meshrt.mesh.wires.fabric import receive
 from meshrt.programs.mesh.linear import Linear
 from meshrt.programs.mesh.meshgemm import coming_in, in_flight
 from meshrt.programs.mesh.packed import Packed, Tiles
@@ -89,8 +90,8 @@ def turn(block: Block, rings: Rings, tiles: np.ndarray, sample: int | None = Non
     column[...] = 0
     for _ in sampled(block, side, sample):
         column[diagonal] = row[diagonal]
-        flights = start_shift(block, rings.x, row, row_next) + start_shift(block, rings.y, column, column_next)
-        finish_shift(block, flights)
+        flights = start_shift(block, rings.x, row, row_next), start_shift(block, rings.y, column, column_next)
+        receive(block, *flights)
         row, row_next, column, column_next = row_next, row, column_next, column
     tiles[...] = column
     return tiles

@@ -21,11 +21,11 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.clock import TIME
 from meshrt.mesh.collectives.allreduce import allreduce
 from meshrt.mesh.collectives.rings import Rings
-from meshrt.mesh.collectives.shifts import finish_shift, start_shift
+from meshrt.mesh.collectives.shifts import start_shift
 from meshrt.mesh.collectives.trees import Tree
 from meshrt.mesh.repeat import sampled
 from meshrt.mesh.wires import ramps
-from meshrt.mesh.wires.fabric import Flight
+from meshrt.mesh.wires.fabric import receive
 from meshrt.programs.mesh.meshgemm import begin_product, coming_in, in_flight, zeros
 
 
@@ -52,10 +52,11 @@ def turned(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray | None = Non
         moves.append((rings.y, rings.back_y, b, coming_in(block, "B", b), *_ways(rings.columns)))
     for step in sampled(block, mesh.height // 2, sample):
         block.clock.software(block.device.shift_cycles)
-        flights: tuple[Flight, ...] = ()
+        flights = []
         for ring, back, now, coming, onward, _ in moves:
-            flights += start_shift(block, ring, now, coming, onward) + start_shift(block, back, now, coming, ~onward)
-        finish_shift(block, flights)
+            flights.append(start_shift(block, ring, now, coming, onward))
+            flights.append(start_shift(block, back, now, coming, ~onward))
+        receive(block, *flights)
         for ring, _, now, coming, _, turns in moves:
             low, across = (mesh.y0, 0) if ring.axis == "x" else (mesh.x0, 1)
             further = turns[low : low + block.lead[across]] > step
@@ -82,9 +83,9 @@ def round_rings(
     c = zeros(block, "C", (1, 1, *a_now.shape[4:-1], b.shape[-1]), dtype)
     for _ in sampled(block, n, sample):
         block.step()
-        flights = start_shift(block, rings.x, a_now, a_next) + start_shift(block, rings.y, b_now, b_next)
+        flights = start_shift(block, rings.x, a_now, a_next), start_shift(block, rings.y, b_now, b_next)
         block.matmul(a_now, b_now, c, down=True)
-        finish_shift(block, flights)
+        receive(block, *flights)
         a_now, a_next, b_now, b_next = a_next, a_now, b_next, b_now
     return c, (a_now, a_next)
 

@@ -17,6 +17,7 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import rings, shifts
 from meshrt.mesh.presets import IDEAL
+from meshrt.mesh.wires.fabric import receive
 from meshrt.options import AtMost
 from meshrt.program import settings_of
 from meshrt.ranks.host import ONE_THREAD
@@ -329,7 +330,7 @@ def halo(block: Block, *, rounds: int = 1) -> dict[str, Any]:
     with rings.interleaved_ring(block, "x") as ring:
         for _ in range(rounds):
             coming = block.tiles("number coming in", (1,), np.float32)
-            shifts.finish_shift(block, shifts.start_shift(block, ring, tiles, coming))
+            receive(block, shifts.start_shift(block, ring, tiles, coming))
             tiles = coming
     return {"sum": float(tiles.sum())}
 

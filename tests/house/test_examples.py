@@ -27,6 +27,7 @@ ON_MESH: dict[str, tuple[tuple[int, int], dict[str, Any], dict[str, Any], tuple[
         {"max_abs_error": 0.0},
         ("keeps = block.x == row // share", "keeps = block.x == row"),
     ),
+    "rings.py": ((3, 2), {"m": 11, "k": 13, "n": 7}, {"max_abs_error": 0.0}, ("range(cut[0])", "range(cut[0] - 1)")),
     "tutorial/1_shift.py": ((8, 1), {}, {"came in": 21.0}, ("chain(block.mesh.width)", "chain(block.mesh.width, 2)")),
     "tutorial/2_ring.py": (
         (8, 1),

@@ -12,9 +12,10 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import treeplan
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.mesh.collectives.rings import interleaved_ring, interleaved_rings
-from meshrt.mesh.collectives.shifts import finish_shift, rotate, start_shift
+from meshrt.mesh.collectives.shifts import rotate, start_shift
 from meshrt.mesh.collectives.trees import reduce
 from meshrt.mesh.wires import routes
+from meshrt.mesh.wires.fabric import receive
 from meshrt.mesh.wires.tables import overwrite
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
@@ -67,12 +68,12 @@ def test_a_shift_moves_every_tile_to_the_next_place(axis: str, slots: int, comm)
         tiles = ring_tiles(block, axis, slots)
         mine, arrived = own(block, tiles), np.full_like(own(block, tiles), np.nan)
         with interleaved_ring(block, axis, slots) as ring, interleaved_ring(block, axis, slots, reverse=True) as back:
-            finish_shift(block, start_shift(block, ring, mine, arrived))
+            receive(block, start_shift(block, ring, mine, arrived))
             assert np.array_equal(by_place(axis, whole(block, arrived)), moved(axis, tiles, 1))
             assert (whole(block, mine) == tiles).all()
-            finish_shift(block, start_shift(block, back, arrived, arrived))  # in place
+            receive(block, start_shift(block, back, arrived, arrived))  # in place
             assert (whole(block, arrived) == tiles).all()
-            finish_shift(block, start_shift(block, back, mine, mine))
+            receive(block, start_shift(block, back, mine, mine))
             assert np.array_equal(by_place(axis, whole(block, mine)), moved(axis, tiles, -1))
         report = measured(block)
         # On a line, one slot: twice the line in all, with 2 hops at most. More: one tile each way between neighbours.
@@ -95,10 +96,10 @@ def test_tiles_of_a_later_shift_can_be_read_until_it_is_waited_for(axis: str, sl
         with interleaved_ring(block, axis, slots) as ring, interleaved_ring(block, other, slots) as across:
             for steps in (1, 2):
                 before = mine.copy()
-                flights = start_shift(block, ring, mine, mine, later=True)
-                finish_shift(block, start_shift(block, across, beside, beside))
+                flight = start_shift(block, ring, mine, mine, later=True)
+                receive(block, start_shift(block, across, beside, beside))
                 assert (mine == before).all()
-                finish_shift(block, flights)
+                receive(block, flight)
                 assert np.array_equal(by_place(axis, whole(block, mine)), moved(axis, tiles, steps))
         assert np.array_equal(by_place(other, whole(block, beside)), moved(other, crossing, 2))
 
@@ -113,7 +114,7 @@ def test_a_shift_of_some_lines_leaves_the_others(axis: str, slots: int, comm):
     chosen = marks(lines, [0, 1, 3])
     mine = own(block, tiles)
     with interleaved_ring(block, axis, slots) as ring:
-        finish_shift(block, start_shift(block, ring, mine, mine, chosen))
+        receive(block, start_shift(block, ring, mine, mine, chosen))
     of_tiles = np.repeat(chosen, ACROSS)
     after = by_place(axis, whole(block, mine))
     assert (after[of_tiles] == moved(axis, tiles, 1)[of_tiles]).all()

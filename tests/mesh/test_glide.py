@@ -12,8 +12,9 @@ from runs import new_block
 
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.mesh.collectives.rings import interleaved_rings
-from meshrt.mesh.collectives.shifts import finish_shift, rotate, start_shift
+from meshrt.mesh.collectives.shifts import rotate, start_shift
 from meshrt.mesh.wires import lane, ramps, replay, together
+from meshrt.mesh.wires.fabric import receive
 
 SIDE = 6
 NEVER = 10**9
@@ -35,7 +36,7 @@ def busy_rounds(comm: Any, rounds: int, sizes: tuple[int, int]) -> tuple[Any, ..
         for number in range(rounds):
             late = random.integers(0, 40 if number % 3 else 2, (SIDE, SIDE))
             block.work(own(block, late) * (number % 2))
-            finish_shift(block, start_shift(block, rings.x, x, x_next) + start_shift(block, rings.y, y, y_next))
+            receive(block, start_shift(block, rings.x, x, x_next), start_shift(block, rings.y, y, y_next))
             allreduce(block, tree, x[:, :, 0, 0].copy())
             if number % 4 == 0:
                 rotate(block, rings.y, rings.back_y, y, random.integers(-2, 3, SIDE).tolist())

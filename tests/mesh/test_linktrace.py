@@ -114,7 +114,7 @@ def test_who_waits_for_a_link_and_for_how_long(together: bool, tmp_path: Path, c
     else:
         with installed(block.tables, "x", routes[:1]) as first, installed(block.tables, "x", routes[1:]) as second:
             flights = [fabric.send(block, channel, tiles) for channel in (first, second)]
-            fabric.receive_all(block, tuple(flights))
+            fabric.receive(block, *flights)
     with crossbar(block) as bar:  # all cores meet before it in the end only: 3 gets the tile of 1, by way of 2
         exchange(block, bar, Transfer(None, np.array([0, 1, 2, 1]), tiles))
     measured = gather(block)

@@ -12,9 +12,10 @@ from runs import new_block
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.mesh.collectives.rings import interleaved_rings
-from meshrt.mesh.collectives.shifts import finish_shift, start_shift
+from meshrt.mesh.collectives.shifts import start_shift
 from meshrt.mesh.device import Device
 from meshrt.mesh.repeat import drifting, repeated, sampled, spread
+from meshrt.mesh.wires.fabric import receive
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
 MESHES = [(7, 5), (4, 4)]
@@ -23,10 +24,9 @@ WARM = 8  # repetitions after which the clocks only shift
 
 def stretch(block: Block, rings: Any, tree: Any, tiles: np.ndarray) -> None:
     """Shifts both ways, a product meanwhile, and an allreduce: links, stages, compute and waiting."""
-    flights = start_shift(block, rings.x, tiles, np.empty_like(tiles))
-    flights += start_shift(block, rings.y, tiles, np.empty_like(tiles))
+    flights = [start_shift(block, ring, tiles, np.empty_like(tiles)) for ring in (rings.x, rings.y)]
     block.matmul(tiles, tiles)
-    finish_shift(block, flights)
+    receive(block, *flights)
     allreduce(block, tree, tiles[:, :, 0, 0])
 
 

@@ -16,7 +16,7 @@ from mpi_jobs import Finished
 
 from meshrt.mesh.block import Block, make_block
 from meshrt.mesh.collectives.rings import interleaved_ring, plain_ring
-from meshrt.mesh.collectives.shifts import finish_shift, rotate, start_shift
+from meshrt.mesh.collectives.shifts import rotate, start_shift
 from meshrt.mesh.device import Device
 from meshrt.mesh.devicefile import find_device
 from meshrt.mesh.wires import fabric, routes, sends
@@ -57,7 +57,7 @@ def rounds(block: Block, seed: int) -> tuple[list[bytes], dict[str, Any]]:
                 out, also = sent.copy(), other.copy()
                 first = start_shift(block, rings[at[0]], sent, out)
                 second = start_shift(block, rings[at[1]], other, other if number % 3 else also)
-                finish_shift(block, first + second if number % 2 else second + first)
+                fabric.receive(block, *((first, second) if number % 2 else (second, first)))
                 kept += [out.tobytes(), other.tobytes(), also.tobytes()]
             elif case == 3:
                 rotate(block, rings[0], back[0], sent, random.integers(-1, 2, mesh.height).tolist())
@@ -152,8 +152,8 @@ PROGRAM = """
 import os, signal
 import numpy as np
 from meshrt.mesh.collectives.rings import interleaved_ring
-from meshrt.mesh.collectives.shifts import finish_shift, start_shift
-from meshrt.mesh.wires import sends
+from meshrt.mesh.collectives.shifts import start_shift
+from meshrt.mesh.wires import fabric, sends
 from meshrt.mesh.wires.tables import overwrite
 
 MESH = (4, 1)
@@ -177,7 +177,7 @@ def run(block, *, how: str = ""):
                     tiles = np.ones((*block.shape, 1, 1, 5), np.float32)
                 if how == "killed":
                     os.kill(os.getpid(), signal.SIGKILL)
-            finish_shift(block, start_shift(block, ring, tiles, tiles))
+            fabric.receive(block, start_shift(block, ring, tiles, tiles))
     return {}
 """
 ENDS = {

@@ -29,10 +29,21 @@ def test_an_array_is_placed_as_a_function_of_its_parts_and_gathered_as_it_was(sh
     assert blocks[0].memory.peak == blocks[1].memory.peak > 0
 
 
+@pytest.mark.mpi(ranks=[1, 2, 6])
+@pytest.mark.parametrize("tile", [(), (3,), (2, 3, 4)])
+def test_tiles_of_any_kind_are_gathered_core_by_core(tile: tuple[int, ...], comm) -> None:
+    block = new_block(comm, (6, 4), "wse2")
+    every = np.random.default_rng(0).integers(0, 99, (4, 6, *tile))
+    whole = gather(block, own(block, every))
+    assert (whole is not None) == (comm.rank == 0)
+    assert whole is None or np.array_equal(whole, every)
+
+
 @pytest.mark.mpi(ranks=[1, 4])
 def test_what_has_no_numbers_is_not_gathered(comm) -> None:
     block = new_block(comm, (4, 4), "wse2", payload=False)
-    assert gather(block, place(block, "A", np.ones((8, 8), np.float32)), (8, 8)) is None
+    tiles = place(block, "A", np.ones((8, 8), np.float32))
+    assert gather(block, tiles, (8, 8)) is None and gather(block, tiles) is None
 
 
 @pytest.mark.mpi(ranks=[1, 4])

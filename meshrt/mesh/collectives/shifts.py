@@ -14,8 +14,8 @@ from meshrt.mesh.wires import fabric, software
 
 def start_shift(
     block: Block, ring: Ring, tiles: np.ndarray, out: np.ndarray, lines: np.ndarray | None = None, later: bool = False
-) -> tuple[fabric.Flight, ...]:
-    """Every tile goes to the next place on the ring; `finish_shift` waits for it, and until then the cores can work.
+) -> fabric.Flight:
+    """Every tile goes to the next place on the ring; `receive` waits for it, and until then the cores can work.
 
     tiles, out: [bh, bw, rows, columns, *tile], the slots of a ring along x in the columns, along y in the rows. `out`
     may be `tiles`. `lines` (bool, over the whole mesh) shifts some lines only; the others keep what `out` has.
@@ -23,17 +23,20 @@ def start_shift(
     Tiles leave from where they lie in `tiles` and arrive where they belong in `out`, so no core memory is taken; what
     gathers the slots that cross to other cores is the host's. Who shifts in place takes memory for what comes in while
     the core's own leave, as `rotate` and `align` do. `later`: in place, too, cores can read `tiles` until
-    `finish_shift`.
+    `receive`.
     """
-    if ring.slots == 1:
-        if not ring.channels:  # one core: its tile stays
-            out[...] = tiles
-        return tuple(fabric.send(block, channel, tiles, out, lines=lines, later=later) for channel, _ in ring.channels)
+    if ring.slots == 1 and ring.channels:
+        return fabric.send(block, ring.channels[0][0], tiles, out, lines=lines, later=later)
+    if ring.slots == 1:  # one core: its tile stays
+        out[...] = tiles
+        return fabric.Flight(out, [])
+    arrivals = []
     if not block.payload:
         out[...] = tiles
         packet = _by_line(ring.axis, tiles)[:, :, :, 0].copy()
-        sent = [fabric.send(block, channel, packet, packet, lines=lines) for channel, _ in ring.channels]
-        return tuple(fabric.Flight(out, flight.arrivals) for flight in sent)
+        for channel, _ in ring.channels:
+            arrivals += fabric.send(block, channel, packet, packet, lines=lines).arrivals
+        return fabric.Flight(out, arrivals)
     before = _by_line(ring.axis, tiles)
     before = before.copy() if np.may_share_memory(tiles, out) else before
     after = _by_line(ring.axis, out)
@@ -44,23 +47,17 @@ def start_shift(
     result = before.copy()  # a ring need not have all cores: the tiles of the others stay
     inside, _ = ring.inside.local(low, length)
     result[:, inside.to_core, :, inside.to_slot] = before[:, inside.core, :, inside.slot]
-    flights = []
     for channel, moves in ring.channels:
         leaves, comes = moves.local(low, length)
         packet = np.zeros((*block.shape, before.shape[2], *before.shape[4:]), tiles.dtype)
         packet_lines = packet if ring.axis == "x" else packet.swapaxes(0, 1)
         packet_lines[chosen[:, None], leaves.core] = before[:, leaves.core, :, leaves.slot].swapaxes(0, 1)
-        flights.append(fabric.Flight(out, fabric.send(block, channel, packet, packet, lines=lines).arrivals))
+        arrivals += fabric.send(block, channel, packet, packet, lines=lines).arrivals
         result[:, comes.to_core, :, comes.to_slot] = packet_lines[chosen[:, None], comes.to_core].swapaxes(0, 1)
     if later:
-        return (*flights, fabric.Flight(out, [], [partial(after.__setitem__, chosen, result)]))
+        return fabric.Flight(out, arrivals, [partial(after.__setitem__, chosen, result)])
     after[chosen] = result
-    return tuple(flights)
-
-
-def finish_shift(block: Block, flights: tuple[fabric.Flight, ...]) -> None:
-    """Wait for a shift that was started."""
-    fabric.receive_all(block, flights)
+    return fabric.Flight(out, arrivals)
 
 
 def _by_line(axis: str, tiles: np.ndarray) -> np.ndarray:
@@ -76,7 +73,7 @@ def rotate(block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequ
     """
     with block.memory.hold(f"tiles coming in along {ring.axis}", _incoming(ring, tiles)):
         for flights in _rotation(block, ring, back, tiles, places):
-            finish_shift(block, flights)
+            fabric.receive_all(block, flights)
 
 
 def align(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, once: bool = False) -> None:
@@ -90,7 +87,7 @@ def align(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, once: bool =
     along_y = _rotation(block, rings.y, rings.back_y, b, [-place for place in rings.columns])
     with block.memory.hold("tiles of A and B coming in", _incoming(rings.x, a) + _incoming(rings.y, b)):
         for of_a, of_b in zip_longest(along_x, along_y, fillvalue=()):
-            finish_shift(block, of_a + of_b)
+            fabric.receive_all(block, (*of_a, *of_b))
             for channel in channels if once else ():
                 fabric.forget_lines(channel)
 
@@ -103,7 +100,7 @@ def _incoming(ring: Ring, tiles: np.ndarray) -> int:
 
 def _rotation(
     block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequence[int]
-) -> Iterator[tuple[fabric.Flight, ...]]:
+) -> Iterator[list[fabric.Flight]]:
     """The steps of `rotate`, each started and not yet waited for: one shift of every line that has further to go.
 
     Software sees to each: the cores of a line that shifts are busy with it first.
@@ -118,7 +115,7 @@ def _rotation(
     )
     turns = np.where(onward <= total // 2, onward, total - onward).reshape(lines, across).max(axis=1)
     for step in range(max(int(steps.max(initial=0)) for _, steps in ways)):
-        flights: tuple[fabric.Flight, ...] = ()
+        flights = []
         if ring.channels and block.device.shift_cycles:
             channel = ring.channels[0][0]
             software.run(block, channel, block.device.shift_cycles, np.ones(channel.length, bool), turns > step)
@@ -127,5 +124,5 @@ def _rotation(
                 on = steps[strip::across] > step
                 if on.any():
                     part = tiles[:, :, strip : strip + 1] if ring.axis == "x" else tiles[:, :, :, strip : strip + 1]
-                    flights += start_shift(block, way, part, part, on)
+                    flights.append(start_shift(block, way, part, part, on))
         yield flights

@@ -6,6 +6,7 @@ it is delivered. Time: a head leaves its core at max(the core's time, the ramp f
 the link free) + alpha; it keeps what it crosses busy for bytes / width, at last the ramp that it is delivered by.
 """
 
+from collections.abc import Sequence
 from dataclasses import field, replace
 from functools import partial
 from math import prod
@@ -287,14 +288,16 @@ def _plain(array: np.ndarray) -> np.ndarray:
     return array.view(f"u{array.itemsize}") if array.dtype.kind == "V" else array
 
 
-def receive(block: Cores, flight: Flight) -> np.ndarray:
-    """Wait for the packets: each core's clock goes to the arrival, if that is later. Returns the tiles."""
-    receive_all(block, (flight,))
+def receive(block: Cores, flight: Flight, *others: Flight) -> np.ndarray:
+    """Wait for the packets: each core's clock goes to the arrival, if that is later; then for those of the other
+    flights, one after the other. Returns the tiles of the first.
+    """
+    receive_all(block, (flight, *others))
     return flight.tiles
 
 
-def receive_all(block: Cores, flights: tuple[Flight, ...]) -> None:
-    """As `receive` for one transfer after the other."""
+def receive_all(block: Cores, flights: Sequence[Flight]) -> None:
+    """As `receive`, of any number of flights."""
     heads.resolve(block)
     arrivals = [arrival for flight in flights for arrival in flight.arrivals if not arrival.over]
     asked_at = None if block.clock.seen is None else [_asked(arrival) for arrival in arrivals]
