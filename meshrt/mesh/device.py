@@ -87,13 +87,9 @@ class Device:
         return self.call_cycles + self._chunks(operations, rate, itemsize, operands)
 
     def vector_cycles(self, length: int, calls: int, itemsize: int = 4, operands: int = 2) -> float:
-        """Cycles of so many vector instructions at a core on `length` numbers, as wide as multiply-accumulates.
-
-        An instruction takes whole cycles: a last one that fills the width by half takes as long as any.
-        """
+        """Cycles of so many vector instructions at a core on `length` numbers, as wide as multiply-accumulates."""
         rate = _of_width(itemsize, self.macs_per_cycle, self.macs_per_cycle_16)
-        cycles = 0.0 if rate is None else self._chunks(length, rate, itemsize, operands)
-        return calls * (self.call_cycles + (cycles if self.chunk_cycles is not None else float(ceil(cycles))))
+        return calls * (self.call_cycles + (0.0 if rate is None else self._chunks(length, rate, itemsize, operands)))
 
     def matmul_cycles(self, m: int, k: int, n: int, itemsize: int, down: bool = False) -> float:
         """Cycles of one product of tiles, m x k and k x n.
@@ -133,9 +129,10 @@ class Device:
 
         Memory is read a whole width at a time, and nothing is known of where a vector begins: n numbers touch
         1 + (n - 1) / width of these chunks in the mean. What a chunk takes contains what its banks do, in the mean.
+        Where vectors lie in step, a last chunk that is filled by half takes as long as any.
         """
         if self.chunk_cycles is None:
-            return length / width
+            return float(ceil(length / width))
         cycles = _of_width(itemsize, self.chunk_cycles, self.chunk_cycles_16) if operands > 1 else 1.0
         assert cycles is not None
         return cycles * (length / width + max(0.0, 1 - 1 / width))

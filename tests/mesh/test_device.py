@@ -33,6 +33,11 @@ def test_vectors_that_begin_anywhere_touch_a_part_of_a_chunk_more() -> None:
     assert Device(name="test", macs_per_cycle=0.5, chunk_cycles=1.0).vector_cycles(6, 1) == 12
 
 
+def test_vectors_that_lie_in_step_take_whole_widths() -> None:
+    for length, cycles in ((1, 1), (31, 1), (32, 1), (33, 2), (64, 2)):
+        assert WORMHOLE.vector_cycles(length, 10) == 10 * cycles == 10 * WORMHOLE.compute_cycles(length)
+
+
 def test_four_numbers_of_two_vectors_are_read_at_once_in_one_place_of_eight() -> None:
     """On eight banks of 16-bit words, each of which gives one in a cycle: the second cycle is for banks asked twice."""
     taken = [1 + bool({k % 8 for k in range(4)} & {(offset + k) % 8 for k in range(4)}) for offset in range(8)]

@@ -148,7 +148,7 @@ def test_maps_say_where(tmp_path: Path, comm: Any) -> None:
     assert (file["total/stages"] == stages).all()
     assert (file["total/macs"] == np.arange(6)).all()
     busy = np.arange(6) / 2 + 11.0 * (np.arange(6) > 0) + np.zeros((3, 1))
-    busy[0] += 11 + 2.5
+    busy[0] += 11 + 3  # five numbers, two at once
     busy[[0, 2], 4] += 3 * (7 + 11 + 5)
     busy[1, [1, 0]] += 7
     assert np.array_equal(file["total/busy"], busy)
