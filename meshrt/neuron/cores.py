@@ -1,8 +1,9 @@
 """The NeuronCores of a run, shared out over the ranks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import field
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -16,8 +17,11 @@ from meshrt.neuron.tile import Tile, new_tile
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 from meshrt.ranks.group import Group
-from meshrt.ranks.rings import Link, Touched
+from meshrt.ranks.halving import halving_sum, steps_of
+from meshrt.ranks.rings import Arrays, Link, Times, Touched
 from meshrt.records import dataclass
+
+Sum = Callable[[Arrays, Times], tuple[Arrays, Times]]
 
 
 @dataclass
@@ -79,19 +83,15 @@ class Cores:
     def all_reduce(self, parts: list[Tile]) -> list[Tile]:
         """The sum over all cores of a tensor that each has in HBM, on each of them; chunks go from HBM to HBM.
 
-        Round a ring, or from each core to all at once, whichever is faster by the device's numbers: small tensors go
-        at once ("Intra-node Collective Communications", Neuron SDK documentation, Mesh).
+        From each core to all at once, by recursive halving and doubling where they are a power of two, or round a ring,
+        whichever is fastest by the device's numbers: so small tensors go at once, large ones round the ring
+        ("Intra-node Collective Communications", Neuron SDK documentation).
         """
         if self.count == 1:
             return parts
         arrays, times = [self._as_sent(part) for part in parts], [core.barrier() for core in self.mine]
         self.group.touched = [Touched() for _ in parts]
-        mesh, steps, chunk = self._mesh_link(), 2 * (self.count - 1), arrays[0].nbytes / self.count
-        ring_seconds = steps * (self.group.link.latency + chunk / self.group.link.bytes_per_second)
-        if 2 * mesh.latency + steps * chunk / mesh.bytes_per_second < ring_seconds:
-            sums, times = self.group.mesh_sum(arrays, times, mesh)
-        else:
-            sums, times = self.group.reduce_sum(arrays, times)
+        sums, times = self._fastest_sum(arrays[0].nbytes)(arrays, times)
         results = []
         counted = zip(self.group.traffic, self.group.touched, strict=True)
         for core, part, total, time, (traffic, touched) in zip(self.mine, parts, sums, times, counted, strict=True):
@@ -106,10 +106,20 @@ class Cores:
             results.append(out)
         return results
 
-    def _mesh_link(self) -> Link:
-        """What connects each core to all others, where every core sends to every other."""
-        device = self.device
-        return Link(device.mesh_share * device.link_bytes_per_second, device.mesh_steps * device.link_seconds)
+    def _fastest_sum(self, nbytes: int) -> Sum:
+        """How a tensor of so many bytes is summed soonest: what a core sends is the same in all ways, 2 (n - 1) / n of
+        it, but not how often it waits for a link, and how much of that link is its own.
+        """
+        device, sent = self.device, 2 * (self.count - 1) * nbytes / self.count
+        mesh = Link(device.mesh_share * device.link_bytes_per_second, device.mesh_steps * device.link_seconds)
+        halving = Link(device.halving_share * device.link_bytes_per_second, device.link_seconds)
+        ways: list[tuple[int, Link, Sum]] = [
+            (2, mesh, partial(self.group.mesh_sum, link=mesh)),
+            (2 * (self.count - 1), self.group.link, self.group.reduce_sum),
+        ]
+        if (steps := steps_of(self.count)) is not None:
+            ways.insert(1, (2 * len(steps), halving, partial(halving_sum, self.group, link=halving)))
+        return min(ways, key=lambda way: way[0] * way[1].latency + sent / way[1].bytes_per_second)[2]
 
     def _as_sent(self, part: Tile) -> np.ndarray:
         """A tensor's numbers in its own dtype, which is what crosses the link."""

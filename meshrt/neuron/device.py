@@ -41,6 +41,7 @@ class NeuronDevice:
     link_seconds: float = 2e-6  # before the first byte of a message between NeuronCores
     mesh_steps: int = 2  # such times of an exchange of all with all: between chips, and within each
     mesh_share: float = 0.5  # of the link's bandwidth that is left where chips hand on what is for others
+    halving_share: float = 0.9  # and where they do so for some steps of recursive halving and doubling
     hbm_picojoules: Range | None = None  # a bit from or to HBM; of these and the next: lowest and highest
     sram_picojoules: Range | None = None  # a bit of SBUF or PSUM, read or written
     mac_picojoules: Range | None = None  # a 16-bit multiply-accumulate; one of float32 takes `float32_passes` of them
@@ -84,6 +85,8 @@ _COMMON = (
     "link_seconds: 1 to 2 us a hop of a ring, Intra-node Collective Communications (AWS Neuron SDK documentation)",
     "mesh_steps: the same page, Mesh ReduceScatter and AllGather; mesh_share: chips of a 4 x 4 torus are two links "
     "apart in the mean",
+    "halving_share: the same page has it ahead of a ring with half of the hops up to 56 MB on 64 cores of a trn2: 24 "
+    "us of steps, not 124, for 0.9 of the bandwidth; ahead of Mesh it is then from 1.2 MB on (1 MB there)",
     "AWS publishes no power of a NeuronCore. hbm_picojoules: HBM2, 3.9 (Fine-Grained DRAM, MICRO 2017), HBM, 7 (AMD "
     "white paper WP485). sram_picojoules: 8.5 pJ for 64 bits of 32 KB, 14 of 1 MB, in 7 nm (Ten Lessons From Three "
     "Generations Shaped Google's TPUv4i, ISCA 2021, Table 2). mac_picojoules: multiplication and addition of 16 bits "

@@ -76,7 +76,7 @@ class Group:
 
         Chunks are of the flattened array, as even as they go. Chunk c is added up from member c + 1 on.
         """
-        outs = [self._new(part.shape, part.dtype) for part in parts]
+        outs = [self.new(part.shape, part.dtype) for part in parts]
         return outs, self._once(self.sum_ring(parts, outs, link), times)
 
     def mesh_sum(self, parts: Arrays, times: Times, link: Link) -> tuple[Arrays, Times]:
@@ -89,18 +89,18 @@ class Group:
         whole, more = divmod(parts[0].size, self.size)
         sizes = [whole + (member < more) for member in range(self.size)]  # as `_cut` has them
         flat = [part.reshape(-1) if self.payload else hollow((part.size,), dtype) for part in parts]
-        arrived = [self._new((self.size * sizes[member],), dtype) for member in self.mine]
+        arrived = [self.new((self.size * sizes[member],), dtype) for member in self.mine]
         to_each = [sizes for _ in sizes]
         self.all_to_all(_each(flat), _each(arrived), to_each, dtype.itemsize, ends, links, at_once=True)
         sums = [self._added(chunks) for chunks in arrived]
         copies = [np.concatenate([own] * self.size) if self.payload else own for own in sums]
-        outs = [self._new((sum(sizes),), dtype) for _ in parts]
+        outs = [self.new((sum(sizes),), dtype) for _ in parts]
         of_each = [[size] * self.size for size in sizes]
         self.all_to_all(_each(copies), _each(outs), of_each, dtype.itemsize, ends, links, at_once=True)
         for touched, member in zip(self.touched, self.mine, strict=True):
             touched.read += self.size * sizes[member] * dtype.itemsize  # to add it up
             touched.written += sizes[member] * dtype.itemsize
-        return [out.reshape(shape) if self.payload else self._new(shape, dtype) for out in outs], ends
+        return [out.reshape(shape) if self.payload else self.new(shape, dtype) for out in outs], ends
 
     def _added(self, chunks: np.ndarray) -> np.ndarray:
         """[size x n] -> [n]: what all members have sent, added up in their order."""
@@ -120,7 +120,7 @@ class Group:
 
     def reduce_scatter(self, parts: Arrays, times: Times, axis: int) -> tuple[Arrays, Times]:
         """Member i gets part i, cut along an axis as evenly as it goes, of the sum of all members' arrays."""
-        wholes = [self._new(part.shape, part.dtype) for part in parts]
+        wholes = [self.new(part.shape, part.dtype) for part in parts]
         chunks = [np.array_split(whole, self.size, axis) for whole in wholes]
         ring = self._ring("reduce_scatter", None, chunks, zip(wholes, parts, strict=True))
         self._scatter(ring)
@@ -135,7 +135,7 @@ class Group:
         for part in parts:
             shape = list(part.shape)
             shape[axis] = sum(sizes)
-            outs.append(self._new(shape, part.dtype))
+            outs.append(self.new(shape, part.dtype))
         return outs, self._once(self.gather_ring(parts, outs, axis, sizes, link), times)
 
     def gather_ring(
@@ -152,7 +152,7 @@ class Group:
         """The root's array on every member: `size` chunks that follow one another round the ring, up to the last."""
         if not 0 <= root < self.size:
             raise UsageError(f"root {root} is no member of a group of {self.size}")
-        outs = [self._new(part.shape, part.dtype) for part in parts]
+        outs = [self.new(part.shape, part.dtype) for part in parts]
         ring = self._ring("broadcast", None, [self._cut(out) for out in outs], zip(outs, parts, strict=True))
         lags = [(member - root) % self.size for member in self.mine]  # members behind the root
         for step in range(2 * self.size - 2):
@@ -254,7 +254,8 @@ class Group:
             sent = [(member - step) % self.size for member in self.mine]
             ring.step(sent, [(chunk - 1) % self.size for chunk in sent])
 
-    def _new(self, shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
+    def new(self, shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
+        """An array, or its shape alone."""
         return np.empty(shape, dtype) if self.payload else hollow(shape, dtype)
 
     def _cut(self, whole: np.ndarray) -> Arrays:
