@@ -31,8 +31,8 @@ def find_device(name: str | Device, **overrides: int | None) -> Device:
     elif name in PRESETS:
         device = PRESETS[name]
     else:
-        hint = nearest(name, PRESETS, f"there are {', '.join(PRESETS)}, and files as mine.toml")
-        raise UsageError(f"no device {name!r}: {hint}")
+        hint = nearest(name, PRESETS, f"there are {', '.join(PRESETS)}")
+        raise UsageError(f"no device {name!r}, nor a file as mine.toml: {hint}")
     return replace(device, **{key: value for key, value in overrides.items() if value is not None})  # type: ignore[arg-type]  # by name
 
 

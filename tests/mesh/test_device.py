@@ -202,6 +202,12 @@ def test_the_command_writes_a_file_to_begin_from(run_meshrt: Any, tmp_path: Path
     path.write_text('name = "a"\nwidht = 3\n')
     done = run_meshrt("run", "gemm", "--device", str(path))
     assert done.code == 2 and "widht is no key of a device" in done.stderr
-    for wrong in (("devices", "--toml"), ("devices", "wse9")):
-        assert run_meshrt(*wrong).code == 2
+    for wrong, message in (
+        (("devices", "--toml"), "--toml writes one device"), (("devices", "wse9"), "no device 'wse9'"),
+        (("devices", "a100", "--toml"), "--toml is for meshes (wse2, wse3, wormhole, dojo, ideal), and a100 is none"),
+        (("devices", "wse9", "--toml"), "no device 'wse9', nor a file as mine.toml: did you mean wse3"),
+        (("run", "gemm", "--device", "wse4"), "A file of your own may be given, too, as mine.toml. Did you mean wse3"),
+    ):  # fmt: skip
+        done = run_meshrt(*wrong)
+        assert done.code == 2 and message in done.stderr, done.stderr
     assert "1 x little" not in (shown := run_meshrt("devices", "wormhole").stdout) and "8, 16, 16" in shown
