@@ -123,20 +123,27 @@ def test_ten_rows_are_near_the_machine_and_the_same_on_any_ranks(comm: Any, tmp_
 
 
 @pytest.mark.mpi(ranks=[1])
-def test_a_row_fails_where_one_routers_rule_is_gone(monkeypatch: pytest.MonkeyPatch, comm: Any) -> None:
-    """Its cycles are those of packets that find their way by the tables."""
+@pytest.mark.parametrize(
+    ("kind", "routes", "row"), [(GEMM, "interleaved_rings", "16,2,2,2,9"), (GEMV, "ktree", "16,2,2,2,9")]
+)
+def test_a_row_fails_where_one_routers_rule_is_gone(
+    kind: MeasurementKind, routes: str, row: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Any
+) -> None:
+    """Its cycles are those of packets that find their way by the tables: so does whatever `meshrt validate` runs."""
+    install = getattr(meshproducts, routes)
 
     @contextmanager
-    def tampered(block: Block) -> Iterator[rings.Rings]:
-        with rings.interleaved_rings(block) as ready:
-            channel = ready.y.channels[0][0]
-            colour = int(channel.colours[channel.sources == 5][0])
+    def tampered(block: Block, *arguments: Any, **options: Any) -> Iterator[Any]:
+        with install(block, *arguments, **options) as ready:
+            colour = int(block.tables.leaves[:, 5, 3].nonzero()[0][0])
             overwrite(block.tables, (3, 5), colour, 0, 0)
             yield ready
 
-    monkeypatch.setattr(meshproducts, "interleaved_rings", tampered)
+    (tmp_path / "mine.csv").write_text(f"{','.join(kind.header)}\n{row}\n")
+    assert validate(comm, Console(), [tmp_path / "mine.csv"])[0].ratio is not None
+    monkeypatch.setattr(meshproducts, routes, tampered)
     with pytest.raises(RouteError, match=r"core \(3, 5\)"):
-        emulate_meshgemm(WSE3, sizes_of("p,mt,kt,nt", (16, 2, 2, 2)))
+        validate(comm, Console(), [tmp_path / "mine.csv"])
 
 
 @pytest.mark.all
