@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -30,13 +30,13 @@ def command(names: tuple[str, ...], toml: bool, form: str) -> None:
     """
     presets = {name: device for machine in machines() for name, device in find_machine(machine).PRESETS.items()}
     if toml:
-        sys.exit(failure.report_alone(error) if (error := _write_toml(names)) else 0)
+        sys.exit(failure.report_alone(error) if (error := _write_toml(names, presets)) else 0)
     devices = []
     try:
         for name in names or presets:
             if name not in presets and not name.endswith(".toml"):
-                hint = nearest(name, presets, f"there are {', '.join(presets)}, and files as mine.toml")
-                raise UsageError(f"no device {name!r}: {hint}")
+                hint = nearest(name, presets, f"there are {', '.join(presets)}")
+                raise UsageError(f"no device {name!r}, nor a file as mine.toml: {hint}")
             devices.append(presets[name] if name in presets else find_device(name))
     except UsageError as error:
         sys.exit(failure.report_alone(error))
@@ -89,10 +89,15 @@ def _numbers(device: Any) -> Iterator[tuple[str, Any]]:
         yield "source", source
 
 
-def _write_toml(names: tuple[str, ...]) -> UsageError | None:
-    """The file of one device of a mesh, on standard output; or what is wrong with its name."""
+def _write_toml(names: tuple[str, ...], presets: Mapping[str, Any]) -> UsageError | None:
+    """The file of one device of a mesh, on standard output; or what is wrong with its name, among those of all."""
     if len(names) != 1:
         return UsageError(f"--toml writes one device: name it, one of {', '.join(PRESETS)}")
+    if names[0] in presets and names[0] not in PRESETS:
+        meshes = ", ".join(PRESETS)
+        return UsageError(
+            f"--toml is for meshes ({meshes}), and {names[0]} is none: no other machine is read from a file"
+        )
     try:
         click.echo(as_toml(find_device(names[0])), nl=False)
     except UsageError as error:

@@ -60,9 +60,12 @@ class WholeRange(WrittenWhole, click.IntRange):
 class Name(click.Choice[str]):
     """One of some names; for what is none, the message has those that are like it."""
 
+    also = ""  # what else may be given
+
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         near = nearest(str(value), self.choices, "")
-        return super().get_invalid_choice_message(value, ctx) + (f" {near.capitalize()}" if near else "")
+        text = super().get_invalid_choice_message(value, ctx) + self.also
+        return text + (f" {near.capitalize()}" if near else "")
 
 
 class NameOrFile(Name):
@@ -71,6 +74,7 @@ class NameOrFile(Name):
     def __init__(self, names: Collection[str], ending: str) -> None:
         super().__init__(tuple(names))
         self.ending = ending
+        self.also = f" A file of your own may be given, too, as mine{ending}."
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and value.endswith(self.ending):

@@ -22,7 +22,7 @@ USES = ("check", "fit", "outlier", "lone")
 @click.option("--only", "kernels", multiple=True, metavar="KERNEL", help="Only rows of this kernel; may be repeated.")
 @click.option("--use", "uses", multiple=True, type=shared.Name(USES), help="Only rows of this use; may be repeated.")
 @click.option("--largest", type=click.IntRange(1), metavar="P", help="Only rows of at most P x P cores.")
-@click.option("--sample", type=click.IntRange(1), metavar="N", help="Only N rows of each kernel, spread over them.")
+@click.option("--sample", type=click.IntRange(1), metavar="N", help="Only N rows of each kernel, of all its sizes.")
 @click.option("--csl", "csl_folder", metavar="DIR", help="By the published CSL of a checkout (docs/csl.md).")
 @click.option("--rows", "every_row", is_flag=True, help="Print every row, not only the worst of each size.")
 @click.option("--png", metavar="FILE", help="Draw it; needs matplotlib.")
@@ -32,7 +32,8 @@ def command(**options: Any) -> None:
 
     A file's header tells what was measured, and its column `use` whether constants of a device may come from a row
     (fit) or not (check, and what stands apart as outlier or lone); where it is missing all rows are check. Rows are
-    emulated from their sizes alone. Share the rows out with mpirun.
+    emulated from their sizes alone. Share the rows out with mpirun; each kernel's table is printed as soon as it is
+    done.
 
     \b
     meshrt validate                                  what is shipped (docs/validation.md)
@@ -48,6 +49,7 @@ def validate(
     json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part."""
+    from functools import partial
     from pathlib import Path
 
     from meshrt.ranks.files import check_target
@@ -65,10 +67,14 @@ def validate(
         check_target("--png", png)
     console = shared.start(comm, json_path, quiet, form=form)
     kinds = KINDS if csl_folder is None else published.kinds(Path(csl_folder))
-    compared = study.validate(comm, console, files, kernels, uses, largest, sample, kinds)
+    at_once = console.loud and form == "table"
+    compared = study.validate(
+        comm, console, files, kernels, uses, largest, sample, kinds,
+        partial(print_comparison, every_row=every_row) if at_once else None,
+    )  # fmt: skip
     if comm.rank == 0:
         deliver_json(study.document(comm, compared, began), json_path)
-        if not quiet and json_path != "-":
+        if not (quiet or json_path == "-" or at_once):
             print_comparison(compared, every_row, form)
         if png:
             draw(png, compared)

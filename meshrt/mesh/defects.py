@@ -79,7 +79,7 @@ def read_defects(path: str, width: int, height: int) -> Defects:
             raise ValueError(f"it has more than {MOST_BYTES} bytes")
         data = json.loads(text.decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"--defects {path} cannot be read: {error}") from error
+        raise UsageError(f"--defects {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if not isinstance(data, dict) or set(data) - {"cores", "links"}:
         raise UsageError(f'--defects {path}: expected {{"cores": [[x, y], ...], "links": [[x, y, "east"], ...]}}')
     defects = no_defects(width, height)

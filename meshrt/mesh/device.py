@@ -9,8 +9,8 @@ from meshrt.records import dataclass
 
 VECTOR_OPERANDS = 3  # of an operation of a vector instruction, in memory: two are read, one is written
 POSITIVE = (
-    "width", "height", "link_bytes_per_cycle", "macs_per_cycle", "macs_per_cycle_16", "adds_per_cycle",
-    "adds_per_cycle_16", "matrix_passes", "die_rows", "clock_hz",
+    "width", "height", "core_memory", "route_entries", "link_bytes_per_cycle", "macs_per_cycle", "macs_per_cycle_16",
+    "adds_per_cycle", "adds_per_cycle_16", "matrix_passes", "die_rows", "clock_hz",
 )  # fmt: skip
 ENERGY = (
     "hop_picojoules", "memory_picojoules", "mac_picojoules", "mac_picojoules_16", "add_picojoules", "idle_watts",

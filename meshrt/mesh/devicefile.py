@@ -14,6 +14,11 @@ from meshrt.errors import UsageError, nearest
 from meshrt.mesh.device import ENERGY, Device
 from meshrt.mesh.presets import PRESETS
 
+# Keys that say nothing without another, as the device asks for that one first.
+WITH = {
+    "adds_per_cycle_16": "adds_per_cycle", "chunk_cycles_16": "chunk_cycles", "matrix_passes": "matrix_unit",
+    "die_cycles": "die_rows",
+}  # fmt: skip
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -26,8 +31,8 @@ def find_device(name: str | Device, **overrides: int | None) -> Device:
     elif name in PRESETS:
         device = PRESETS[name]
     else:
-        hint = nearest(name, PRESETS, f"there are {', '.join(PRESETS)}, and files as mine.toml")
-        raise UsageError(f"no device {name!r}: {hint}")
+        hint = nearest(name, PRESETS, f"there are {', '.join(PRESETS)}")
+        raise UsageError(f"no device {name!r}, nor a file as mine.toml: {hint}")
     return replace(device, **{key: value for key, value in overrides.items() if value is not None})  # type: ignore[arg-type]  # by name
 
 
@@ -45,7 +50,12 @@ def read_device(path: str) -> Device:
     kinds = get_type_hints(Device)
     if "name" not in numbers:
         raise UsageError(f'--device {path}: it has no name; write name = "mine"')
-    return Device(**{key: _checked(path, key, value, kinds) for key, value in numbers.items()})
+    device = Device(**{key: _checked(path, key, value, kinds) for key, value in numbers.items()})
+    defaults = {field.name: field.default for field in fields(Device)}
+    for key, other in WITH.items():
+        if getattr(device, key) != defaults[key] and getattr(device, other) is None:
+            raise UsageError(f"--device {path}: {key} is nothing without {other}: give both, or leave it away")
+    return device
 
 
 def _checked(path: str, key: str, value: Any, kinds: Mapping[str, Any]) -> Any:
@@ -68,6 +78,8 @@ def _checked(path: str, key: str, value: Any, kinds: Mapping[str, Any]) -> Any:
     fits = type(value) is kind or (kind is float and type(value) is int)
     if not fits or (kind is float and not isfinite(value)):
         raise UsageError(f"{where} is {json.dumps(value, default=str)}; it is {WORDS[kind]}")
+    if key == "name" and not value.strip():
+        raise UsageError(f'{where} is empty; write name = "mine"')
     return float(value) if kind is float else value
 
 

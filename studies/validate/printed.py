@@ -1,5 +1,6 @@
 """Measured beside emulated, for a person."""
 
+import sys
 from collections.abc import Iterator, Sequence
 
 from meshrt.studies.grid import Cell, Grid, put
@@ -9,20 +10,23 @@ from meshrt.studies.waferllm.printed import number, table
 
 def print_comparison(compared: Sequence[Compared], every_row: bool, form: str = "table") -> None:
     put(said(compared, every_row), form)
+    sys.stdout.flush()  # now, as what comes after it may take long and be ended
 
 
 def said(compared: Sequence[Compared], every_row: bool) -> Iterator[str | Grid]:
-    """For each kernel a line for each size and use, with the row that is furthest off; or a line for every row."""
+    """For each kernel a line for each size and use, with the row that is furthest off; or a line for every row. Rows
+    that were run in part, or whose machine was not measured, or that were refused, are marked, and told of below."""
     for kernel in dict.fromkeys(pair.kernel for pair in compared):
         rows = [pair for pair in compared if pair.kernel == kernel]
-        yield from (_rows if every_row else _by_size)(kernel, rows)
+        notes = [*dict.fromkeys(pair.emulated.note for pair in rows if pair.emulated.note)]
+        yield from (_rows if every_row else _by_size)(kernel, rows, notes)
         for use, part in by_use(rows).items():
             yield f"  {use}: {_told(errors(part))}"
-        for note in dict.fromkeys(pair.emulated.note for pair in rows if pair.emulated.note):
-            yield f"  {_count(sum(pair.emulated.note == note for pair in rows))}: {note}"
+        for at, note in enumerate(notes, 1):
+            yield f"  [{at}] {_count(sum(pair.emulated.note == note for pair in rows))}: {note}"
 
 
-def _by_size(kernel: str, rows: Sequence[Compared]) -> Iterator[str | Grid]:
+def _by_size(kernel: str, rows: Sequence[Compared], notes: Sequence[str]) -> Iterator[str | Grid]:
     lines = []
     for size in dict.fromkeys(pair.size for pair in rows):
         for use, part in by_use([pair for pair in rows if pair.size == size]).items():
@@ -31,21 +35,30 @@ def _by_size(kernel: str, rows: Sequence[Compared]) -> Iterator[str | Grid]:
                 (
                     size, use, of.rows, _share(of.median_error), _share(of.p95_error), _sizes(worst),
                     number(worst.row.measured), number(worst.emulated.value, "refused"), _ratio(worst),
+                    _marks(part, notes),
                 )
             )  # fmt: skip
     unit = rows[0].row.kind.unit
-    columns = ("size", "use", "rows", "median", "95 %", "worst row", f"measured, {unit}", "emulated", "ratio")
+    columns = ("size", "use", "rows", "median", "95 %", "worst row", f"measured, {unit}", "emulated", "ratio", "note")
     yield from table(f"{kernel}: errors, |emulated / measured - 1|", columns, lines)
 
 
-def _rows(kernel: str, rows: Sequence[Compared]) -> Iterator[str | Grid]:
+def _rows(kernel: str, rows: Sequence[Compared], notes: Sequence[str]) -> Iterator[str | Grid]:
     lines = [
         (
-            _sizes(pair), pair.row.use, number(pair.row.measured), number(pair.emulated.value, "refused"), _ratio(pair)
+            _sizes(pair), pair.row.use, number(pair.row.measured), number(pair.emulated.value, "refused"), _ratio(pair),
+            _marks([pair], notes),
         )
         for pair in rows
     ]  # fmt: skip
-    yield from table(kernel, ("size", "use", f"measured, {rows[0].row.kind.unit}", "emulated", "ratio"), lines)
+    yield from table(kernel, ("size", "use", f"measured, {rows[0].row.kind.unit}", "emulated", "ratio", "note"), lines)
+
+
+def _marks(part: Sequence[Compared], notes: Sequence[str]) -> Cell:
+    """Which of a kernel's notes these rows have: for a person numbers, for a program the texts."""
+    own = {pair.emulated.note for pair in part}
+    marks = [f"[{at}]" for at, note in enumerate(notes, 1) if note in own]
+    return Cell("; ".join(note for note in notes if note in own) or None, " ".join(marks))
 
 
 def _told(of: Errors) -> str:

@@ -31,7 +31,7 @@ def read_rows(path: str | Path, kinds: Sequence[MeasurementKind]) -> list[Measur
         with open(path, encoding="utf-8-sig", newline="") as stream:
             return list(_rows(str(path), csv.DictReader(stream), kinds))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"--data {path} cannot be read: {error}") from error
+        raise UsageError(f"--data {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _rows(path: str, reader: "csv.DictReader[str]", kinds: Sequence[MeasurementKind]) -> Iterator[MeasuredRow]:

@@ -1,9 +1,12 @@
 """`meshrt validate`: what rows of measurements were measured on is emulated, and the two set side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import combinations
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+
+import numpy as np
 
 from meshrt import __version__
 from meshrt.errors import UsageError, nearest
@@ -14,15 +17,20 @@ from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind
 from meshrt.studies.validate.kinds import KINDS
 from meshrt.studies.validate.rows import DATA, MeasuredRow, read_rows
 
+SCATTER = 2654435761  # 2**32 over the golden ratio: its multiples lie evenly, neighbours far from each other
+
+RowBatch = tuple[float, MeasurementKind, BatchRows]
+
 
 def validate(
     comm: Any, console: Console, files: Sequence[str | Path] = (), kernels: Sequence[str] = (),
     uses: Sequence[str] = (), largest: int | None = None, sample: int | None = None,
-    kinds: Sequence[MeasurementKind] = KINDS,
+    kinds: Sequence[MeasurementKind] = KINDS, show: Callable[[list[Compared]], object] | None = None,
 ) -> list[Compared]:  # fmt: skip
     """Emulate the rows of these files, or of those that are shipped, shared out to the ranks; all ranks get all.
 
-    `kernels`, `uses` and `largest`, cores a side, choose some of them, and `sample` so many of each kernel. UsageError.
+    `kernels`, `uses` and `largest`, cores a side, choose some of them, and `sample` so many of each kernel.
+    `show(rows)` is called on rank 0 as soon as a kernel's are done. UsageError.
     """
     rows = [
         row for path in files or [DATA / kind.file for kind in kinds if kind.file] for row in read_rows(path, kinds)
@@ -38,49 +46,93 @@ def validate(
         rows = _sampled(rows, sample)
     if not rows:
         raise UsageError("there are no such rows")
-    return [Compared(row, outcome) for row, outcome in zip(rows, _emulate(comm, console, rows), strict=True)]
+    return [Compared(row, outcome) for row, outcome in zip(rows, _emulate(comm, console, rows, show), strict=True)]
 
 
 def _sampled(rows: Sequence[MeasuredRow], count: int) -> list[MeasuredRow]:
-    """At most so many rows of each kernel, one of each of so many parts of them.
-
-    Not at the same place in each: a file's lines vary one size from line to line, another from block to block.
-    """
+    """At most so many rows of each kernel, in the order of all."""
     kept = set[int]()
     for kernel in dict.fromkeys(row.kind.kernel(row.sizes) for row in rows):
         own = [at for at, row in enumerate(rows) if row.kind.kernel(row.sizes) == kernel]
-        number = min(count, len(own))
-        part = len(own) // number
-        kept |= {own[at * len(own) // number + (at + at // part) % part] for at in range(number)}
+        kept |= {own[at] for at in _spread([rows[at] for at in own], count)}
     return [row for at, row in enumerate(rows) if at in kept]
 
 
-def _emulate(comm: Any, console: Console, rows: Sequence[MeasuredRow]) -> list[Emulated]:
-    """Batches go to the ranks by what they cost, the dearest first, each to the one that has least to do."""
-    batches: list[tuple[float, MeasurementKind, BatchRows]] = []
-    for kind in dict.fromkeys(row.kind.name for row in rows):
-        own = [at for at, row in enumerate(rows) if row.kind.name == kind]
-        of = rows[own[0]].kind
-        for cost, numbers in of.batches([rows[at].sizes for at in own]):
-            batches.append((cost, of, tuple(own[at] for at in numbers)))
-    batches.sort(key=lambda batch: (-batch[0], batch[2]))
-    loads, mine = [0.0] * comm.size, list[tuple[float, MeasurementKind, BatchRows]]()
-    for batch in batches:
+def _spread(rows: Sequence[MeasuredRow], count: int) -> list[int]:
+    """Numbers of so many rows of one kernel, which have each use, each part of a column's values, and each two of these
+    about as often as all rows have: one by one the row of which most is lacking.
+
+    Of several one that is anywhere, as neighbours in a file are alike. Only whole numbers are compared, so that it is
+    the same on any machine.
+    """
+    columns: list[list[Any]] = [[row.use for row in rows]]
+    columns += [_parts([row.sizes[name] for row in rows], count) for name in rows[0].sizes]
+    columns += [[*zip(first, second, strict=True)] for first, second in combinations(columns, 2)]
+    codes = [np.unique([str(part) for part in column], return_inverse=True)[1].reshape(-1) for column in columns]
+    shares = [np.bincount(code) for code in codes]
+    taken = [np.zeros_like(share) for share in shares]
+    order = sorted(range(len(rows)), key=lambda at: at * SCATTER % (1 << 32))
+    codes, chosen = [code[order] for code in codes], list[int]()
+    while len(chosen) < min(count, len(rows)):
+        lacks = np.zeros(len(rows), np.int64)
+        for code, share, have in zip(codes, shares, taken, strict=True):
+            lacks += ((len(chosen) + 1) * share - len(rows) * have)[code]
+        lacks[chosen] = lacks.min() - 1
+        chosen.append(int(lacks.argmax()))
+        for code, have in zip(codes, taken, strict=True):
+            have[code[chosen[-1]]] += 1
+    return [order[at] for at in chosen]
+
+
+def _parts(values: Sequence[Any], most: int) -> list[int]:
+    """The part of a column that each of its values is in: of its different values in order, in at most so many."""
+    different = sorted(set(values), key=lambda value: (value is not None, value))
+    number = min(most, len(different))
+    part_of = {value: at * number // len(different) for at, value in enumerate(different)}
+    return [part_of[value] for value in values]
+
+
+def _emulate(
+    comm: Any, console: Console, rows: Sequence[MeasuredRow], show: Callable[[list[Compared]], object] | None
+) -> list[Emulated]:
+    """Kernel by kernel, so that what is done can be shown."""
+    kernels: dict[str, list[int]] = {}
+    for at, row in enumerate(rows):
+        kernels.setdefault(row.kind.kernel(row.sizes), []).append(at)
+    shared_out = [_shared_out(comm.size, rows, own)[comm.rank] for own in kernels.values()]
+    cost_of_all = sum(cost for mine in shared_out for cost, _, _ in mine)
+    everything, done, shown = dict[int, Emulated](), 0.0, -1
+    for own, mine in zip(kernels.values(), shared_out, strict=True):
+        emulated: dict[int, Emulated] = {}
+        for cost, of, numbers in mine:
+            if (percent := int(100 * done / cost_of_all)) > shown:  # of a kernel the dearest come first
+                console.progress("rows by what they cost, %", shown := percent, 100)
+            done += cost
+            emulated |= dict(zip(numbers, of.emulate([rows[at].sizes for at in numbers]), strict=True))
+        for part in comm.allgather(emulated):
+            everything |= part
+        if show is not None and comm.rank == 0:
+            console.clear()
+            show([Compared(rows[at], everything[at]) for at in own])
+    console.clear()
+    return [everything[at] for at in range(len(rows))]
+
+
+def _shared_out(ranks: int, rows: Sequence[MeasuredRow], own: Sequence[int]) -> list[list[RowBatch]]:
+    """Batches of these rows for each rank, by what they cost: the dearest first, each to the one that has least to do.
+
+    Rows of one kernel are of one kind.
+    """
+    of = rows[own[0]].kind
+    batches: list[RowBatch] = [
+        (cost, of, tuple(own[at] for at in numbers)) for cost, numbers in of.batches([rows[at].sizes for at in own])
+    ]
+    loads, shared_out = [0.0] * ranks, [list[RowBatch]() for _ in range(ranks)]
+    for batch in sorted(batches, key=lambda batch: (-batch[0], batch[2])):
         rank = loads.index(min(loads))
         loads[rank] += batch[0]
-        if rank == comm.rank:
-            mine.append(batch)
-    emulated, done, shown = dict[int, Emulated](), 0.0, -1
-    for cost, of, numbers in mine:
-        if (percent := int(100 * done / loads[comm.rank])) > shown:  # the dearest come first
-            console.progress("rows by what they cost, %", shown := percent, 100)
-        done += cost
-        emulated |= dict(zip(numbers, of.emulate([rows[at].sizes for at in numbers]), strict=True))
-    console.clear()
-    everything: dict[int, Emulated] = {}
-    for part in comm.allgather(emulated):
-        everything |= part
-    return [everything[at] for at in range(len(rows))]
+        shared_out[rank].append(batch)
+    return shared_out
 
 
 def document(comm: Any, compared: Sequence[Compared], began: float) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from runs import new_block
 
 from meshrt.errors import UsageError
 from meshrt.mesh.clock import TIME
-from meshrt.mesh.device import Device
+from meshrt.mesh.device import ENERGY, POSITIVE, Device
 from meshrt.mesh.devicefile import as_toml, find_device, read_device
 from meshrt.mesh.presets import DOJO, PRESETS, WORMHOLE, WSE2, WSE3
 
@@ -132,6 +132,7 @@ def test_a_preset_written_and_read_is_itself(name: str, tmp_path: Path) -> None:
         ('name = "a"\nalpha = inf', "alpha is Infinity; it is a number"),
         ('name = "a"\nstream_adds = 1', "stream_adds is 1; it is true or false"),
         ("name = 3", "name is 3; it is a text"),
+        ('name = " "', 'name is empty; write name = "mine"'),
         ('name = "a"\nsources = "me"', "sources is a list of texts"),
         ('name = "a"\nmatrix_unit = [8, 16]', "matrix_unit is .8, 16.; it is three whole numbers of 1 or more"),
         ('name = "a"\nidle_watts = [1]', "idle_watts is .1.; it is the lowest and the highest"),
@@ -139,6 +140,10 @@ def test_a_preset_written_and_read_is_itself(name: str, tmp_path: Path) -> None:
         ('name = "a"\nhop_picojoules = [2, 1]', "hop_picojoules is .2.0, 1.0.; it is the lowest and the highest"),
         ('name = "a"\nbeta = -1', "beta is -1.0; it cannot be negative"),
         ('name = "a"\nlink_bytes_per_cycle = 0', "link_bytes_per_cycle is 0; nothing would ever be done"),
+        ('name = "a"\nchunk_cycles_16 = 2', "chunk_cycles_16 is nothing without chunk_cycles: give both, or leave it"),
+        ('name = "a"\nadds_per_cycle_16 = 2', "adds_per_cycle_16 is nothing without adds_per_cycle"),
+        ('name = "a"\nmatrix_passes = 2', "matrix_passes is nothing without matrix_unit"),
+        ('name = "a"\ndie_cycles = 2', "die_cycles is nothing without die_rows"),
         ('name = "a', "is no TOML"),
     ],
 )
@@ -147,6 +152,21 @@ def test_a_file_that_is_wrong_is_refused(text: str, message: str, tmp_path: Path
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
         read_device(str(path))
+
+
+def test_a_limit_or_a_rate_of_nothing_is_refused_and_a_cost_is_none(tmp_path: Path, run_meshrt: Any) -> None:
+    """Every number of a device as 0: it is in POSITIVE, or a run goes on with it."""
+    path = tmp_path / "zero.toml"
+    for key in (*POSITIVE, "matrix_unit"):
+        path.write_text(f'name = "zero"\n{key} = 0\n')
+        with pytest.raises(UsageError, match=f"{key} is 0; "):
+            read_device(str(path))
+    costs = {field.name for field in fields(Device)} - {*POSITIVE, *ENERGY, "matrix_unit", "name", "sources"}
+    lines = [f"{key} = {'false' if key == 'stream_adds' else 0}" for key in costs]
+    path.write_text("\n".join(['name = "zero"', *lines, *(f"{key} = [0, 0]" for key in ENERGY)]))
+    sizes = ("--m", "8", "--k", "8", "--n", "8", "--payload", "none")
+    done = run_meshrt("run", "gemm", "--device", str(path), "--mesh", "4x4", *sizes)
+    assert done.code == 0 and "virtual time 0.0 us" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name != "ideal"])
@@ -187,6 +207,12 @@ def test_the_command_writes_a_file_to_begin_from(run_meshrt: Any, tmp_path: Path
     path.write_text('name = "a"\nwidht = 3\n')
     done = run_meshrt("run", "gemm", "--device", str(path))
     assert done.code == 2 and "widht is no key of a device" in done.stderr
-    for wrong in (("devices", "--toml"), ("devices", "wse9")):
-        assert run_meshrt(*wrong).code == 2
+    for wrong, message in (
+        (("devices", "--toml"), "--toml writes one device"), (("devices", "wse9"), "no device 'wse9'"),
+        (("devices", "a100", "--toml"), "--toml is for meshes (wse2, wse3, wormhole, dojo, ideal), and a100 is none"),
+        (("devices", "wse9", "--toml"), "no device 'wse9', nor a file as mine.toml: did you mean wse3"),
+        (("run", "gemm", "--device", "wse4"), "A file of your own may be given, too, as mine.toml. Did you mean wse3"),
+    ):  # fmt: skip
+        done = run_meshrt(*wrong)
+        assert done.code == 2 and message in done.stderr, done.stderr
     assert "1 x little" not in (shown := run_meshrt("devices", "wormhole").stdout) and "8, 16, 16" in shown

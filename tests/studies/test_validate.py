@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import ceil
@@ -16,16 +17,16 @@ from measure import on_one_rank
 
 from meshrt.errors import RouteError, UsageError
 from meshrt.mesh.block import Block
-from meshrt.mesh.collectives import rings
 from meshrt.mesh.presets import WSE3
 from meshrt.mesh.wires.tables import overwrite
 from meshrt.neuron.device import TRN1
 from meshrt.ranks.console import Console
+from meshrt.studies.grid import Grid
 from meshrt.studies.neuronmm.manycores import latency
 from meshrt.studies.sweep import run_alone
 from meshrt.studies.validate import fit, meshproducts, rows
 from meshrt.studies.validate.errors import Compared, errors
-from meshrt.studies.validate.kind import Emulated, Sizes
+from meshrt.studies.validate.kind import Emulated, MeasurementKind, Sizes
 from meshrt.studies.validate.kinds import KINDS
 from meshrt.studies.validate.meshproducts import GEMM, GEMV, emulate_meshgemm, emulate_meshgemv
 from meshrt.studies.validate.picture import draw
@@ -123,20 +124,27 @@ def test_ten_rows_are_near_the_machine_and_the_same_on_any_ranks(comm: Any, tmp_
 
 
 @pytest.mark.mpi(ranks=[1])
-def test_a_row_fails_where_one_routers_rule_is_gone(monkeypatch: pytest.MonkeyPatch, comm: Any) -> None:
-    """Its cycles are those of packets that find their way by the tables."""
+@pytest.mark.parametrize(
+    ("kind", "routes", "row"), [(GEMM, "interleaved_rings", "16,2,2,2,9"), (GEMV, "ktree", "16,2,2,2,9")]
+)
+def test_a_row_fails_where_one_routers_rule_is_gone(
+    kind: MeasurementKind, routes: str, row: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Any
+) -> None:
+    """Its cycles are those of packets that find their way by the tables: so does whatever `meshrt validate` runs."""
+    install = getattr(meshproducts, routes)
 
     @contextmanager
-    def tampered(block: Block) -> Iterator[rings.Rings]:
-        with rings.interleaved_rings(block) as ready:
-            channel = ready.y.channels[0][0]
-            colour = int(channel.colours[channel.sources == 5][0])
+    def tampered(block: Block, *arguments: Any, **options: Any) -> Iterator[Any]:
+        with install(block, *arguments, **options) as ready:
+            colour = int(block.tables.leaves[:, 5, 3].nonzero()[0][0])
             overwrite(block.tables, (3, 5), colour, 0, 0)
             yield ready
 
-    monkeypatch.setattr(meshproducts, "interleaved_rings", tampered)
+    (tmp_path / "mine.csv").write_text(f"{','.join(kind.header)}\n{row}\n")
+    assert validate(comm, Console(), [tmp_path / "mine.csv"])[0].ratio is not None
+    monkeypatch.setattr(meshproducts, routes, tampered)
     with pytest.raises(RouteError, match=r"core \(3, 5\)"):
-        emulate_meshgemm(WSE3, sizes_of("p,mt,kt,nt", (16, 2, 2, 2)))
+        validate(comm, Console(), [tmp_path / "mine.csv"])
 
 
 @pytest.mark.all
@@ -195,6 +203,11 @@ def test_files_that_are_wrong_are_refused(text: str, message: str, tmp_path: Pat
         assert read_rows(tmp_path / "mine.csv", KINDS) or validate(comm, Console(), [tmp_path / "mine.csv"])
 
 
+def test_a_file_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^--data nofile\.csv cannot be read: No such file or directory$"):
+        read_rows("nofile.csv", KINDS)
+
+
 def test_rows_without_a_use_are_check_and_columns_stand_in_any_order(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("cycles_mean,nt,p,mt,kt\n3000,2,16,1,3\n")
     (row,) = read_rows(tmp_path / "mine.csv", KINDS)
@@ -239,7 +252,7 @@ def test_a_row_that_the_machine_has_no_room_for_is_refused_and_told(tmp_path: Pa
     of = errors(compared)
     assert (of.rows, of.refused, of.median_error, of.worst_error) == (3, 2, 0.0, 0.0)
     lines = [line for line in said(compared[:1], False) if isinstance(line, str)]
-    assert "  check: 1 row, all refused" in lines and lines[-1].startswith("  1 row: ")
+    assert "  check: 1 row, all refused" in lines and lines[-1].startswith("  [1] 1 row: ")
     draw(str(tmp_path / "refused.png"), compared[:1])  # without a warning, which would be an error here
 
 
@@ -295,6 +308,81 @@ def test_only_chosen_kernels_and_uses_are_run(tmp_path: Path, comm: Any) -> None
     with pytest.raises(UsageError, match="no row is of the kernel 'SUMMA': there are MeshGEMM, MeshGEMV"):
         validate(comm, Console(), files, ["SUMMA"])
     assert document(comm, chosen, 0.0)["kernels"]["MeshGEMV"]["rows"] == 0  # none of these is `check`
+
+
+def kinds_that(emulate: Callable[[Sequence[Sizes]], Sequence[Emulated]]) -> list[MeasurementKind]:
+    """Both kernels of a mesh, whose rows are not run."""
+    return [replace(kind, emulate=emulate) for kind in (GEMM, GEMV)]
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("count", [8, 20, 64])
+def test_a_sample_has_all_sizes_and_uses_as_often_as_all_rows_have(count: int, comm: Any) -> None:
+    kinds = kinds_that(lambda sizes: [Emulated(1.0)] * len(sizes))
+    whole = validate(comm, Console(), kinds=kinds)
+    chosen = validate(comm, Console(), kinds=kinds, sample=count)
+    assert chosen == validate(comm, Console(), kinds=kinds, sample=count)
+    assert [pair for pair in whole if pair in chosen] == chosen  # in the order of all
+    for kernel in ("MeshGEMM", "MeshGEMV"):
+        every = [pair.row for pair in whole if pair.kernel == kernel]
+        own = [pair.row for pair in chosen if pair.kernel == kernel]
+        assert len(own) == count
+        for column in ("use", *own[0].sizes):
+            values, kept = (
+                Counter(row.use if column == "use" else row.sizes[column] for row in part) for part in (every, own)
+            )
+            for value, number in values.items():
+                assert abs(kept[value] - number * count / len(every)) < 1.5, (kernel, column, value)
+        for use in ("check", "fit"):  # both have small tiles and large ones
+            assert {1, 8} <= {side for row in own if row.use == use for side in (row.sizes["mt"], row.sizes["nt"])}
+    assert len(validate(comm, Console(), kinds=kinds, sample=10_000)) == len(whole)
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_a_kernel_is_shown_as_soon_as_its_rows_are_done(comm: Any, tmp_path: Path) -> None:
+    events: list[Any] = []
+
+    def emulate(sizes: Sequence[Sizes]) -> list[Emulated]:
+        events.append("groups" in sizes[0])
+        return [Emulated(float(row["p"])) for row in sizes]
+
+    files = comm.bcast(ten_rows(tmp_path))
+    compared = validate(comm, Console(), files, kinds=kinds_that(emulate), show=events.append)
+    shown = [event for event in events if not isinstance(event, bool)]
+    if comm.rank:
+        assert not shown
+        return
+    first, second = shown
+    assert first + second == compared and {pair.kernel for pair in first} == {"MeshGEMM"}
+    before = events[: events.index(first)]
+    assert before and not any(before) and True in events[: events.index(second)]
+
+
+def test_what_is_printed_early_leaves_json_alone(tmp_path: Path, run_meshrt: Any) -> None:
+    (tmp_path / "mine.csv").write_text(f"{GEMM_HEADER}\n4,1,1,1,700\n")
+    line = ("validate", "--data", str(tmp_path / "mine.csv"))
+    assert len(json.loads(run_meshrt(*line, "--json", "-").stdout)["rows"]) == 1
+    (row,) = json.loads(run_meshrt(*line, "--format", "json", "--rows").stdout)
+    assert row["size"] == "p 4 mt 1 kt 1 nt 1" and row["note"] is None
+    assert run_meshrt(*line).stdout.count("MeshGEMM") == 1
+
+
+def test_rows_that_were_run_in_part_are_marked() -> None:
+    """In a table by a number, to which a line below is; for programs by the note itself."""
+
+    def compared(p: int, note: str) -> Compared:
+        sizes = {"p": p, "mt": 1, "kt": 1, "nt": 1}
+        return Compared(MeasuredRow(GEMM, "f", 2, sizes, 100.0, "check"), Emulated(101.0, note))
+
+    pairs = [compared(16, ""), compared(336, meshproducts.COUNTED), compared(800, "no room")]
+    for every_row in (True, False):
+        parts = [*said(pairs, every_row)]
+        (grid,) = (part for part in parts if isinstance(part, Grid))
+        assert grid.header[-1] == "note"
+        marks = [row[-1] for row in grid.rows]
+        assert [mark.text for mark in marks] == ["", "[1]", "[2]"]
+        assert [mark.value for mark in marks] == [None, meshproducts.COUNTED, "no room"]
+        assert f"  [1] 1 row: {meshproducts.COUNTED}" in parts and "  [2] 1 row: no room" in parts
 
 
 @pytest.mark.mpi(ranks=[1])
