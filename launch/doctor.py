@@ -101,7 +101,8 @@ def compiled_core(core: Any, environ: Mapping[str, str]) -> Check:
     try:
         chosen = core.chosen(environ)
     except UsageError as error:
-        return Check(Severity.FAIL, "compiled core", str(error), "unset MESHRT_CORE")
+        wrong, _, mend = str(error).rpartition(": ")  # each of its errors ends with the way out of it
+        return Check(Severity.FAIL, "compiled core", wrong, mend)
     if chosen is not None:
         return Check(Severity.OK, "compiled core", "built")
     if core.built is not None:

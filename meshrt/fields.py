@@ -45,6 +45,40 @@ INNER = True  # of what takes some knowledge of the machine to be of use
 LIMIT = "the device's numbers (`meshrt devices`), or the option that replaces one"
 TOKENS = rows(DECLARED, "the program, at the phase", {"tokens": ("tokens", "that the phase worked on", "tokens")})
 
+HOST_FIELDS = {  # of `host` in reports, by their paths in it; a run has those that its machine and program note
+    **rows(HOST, "meshrt/emulate.py", {
+        "wall_seconds": ("s", "of the run by the clock, without the start of its processes"),
+        "mpi": ("", "the MPI library that the ranks use, or none"),
+        "version": ("", "of meshrt"),
+    }),
+    **rows(HOST, "the machine's report.py", {
+        "ranks": ("ranks", "MPI processes that the machine was on"),
+        "messages": ("messages", "that ranks sent each other for the machine: loading and reports are not in it"),
+        "bytes": ("bytes", "of these messages"),
+    }),
+    **rows(HOST, "meshrt/mesh/report.py", {
+        "blocks": ("ranks", "columns and rows of ranks that the mesh is cut into"),
+        "packets": ("packets", "in these messages; with a core a rank they are measured.hops"),
+        "rss_bytes": ("bytes", "the most memory that each rank has had, added up"),
+        "startup_cpu_seconds": ("CPU s", "that a rank had used when it got its block: Python, imports, MPI's start; the"
+                                " median of all ranks"),
+        "phases.wall_seconds": ("s", "of a phase by the clock, on rank 0"),
+        "phases.cpu_seconds": ("CPU s", "of a phase, of all ranks' processor time added up"),
+    }),
+    **rows(HOST, "programs/gemm.py", {
+        "product_seconds": ("s", "of all products by the clock, on rank 0, without placing and checking"),
+        "product_cpu_seconds": ("CPU s", "of the same, of all ranks' processor time added up"),
+    }),
+    **rows(HOST, "programs/shift.py", {
+        "shift_seconds": ("s", "of a shift by the clock, on rank 0; the median of all"),
+        "copy_seconds": ("s", "of NumPy's copying the same tiles, on rank 0; the median of several"),
+        "shift_over_copy": ("", "shift_seconds over copy_seconds"),
+    }),
+    **rows(HOST, "programs/generation/keep.py", {
+        "resumed_at_token": ("tokens", "that the state had, from which the run went on (--resume)"),
+    }),
+}  # fmt: skip
+
 
 def energy(**parts: str) -> dict[str, Field]:
     """Of machines whose device has joules: the sums, and the parts of the mean."""

@@ -5,6 +5,7 @@ What a machine has counted and timed is added up over the parts; what is the mos
 them; a share of the time is that of all of it. `runs` has what each run measured, as its own report has it.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -77,8 +78,9 @@ def hosts(parts: Sequence[ReportPart]) -> dict[str, Any]:
         if name in host:
             host[name] = sum(part[name] for part in parts)
     if "phases" in host:
-        walls: dict[str, float] = {}
+        sums: dict[str, Counter[str]] = {}
         for phase in (phase for part in parts for phase in part["phases"]):
-            walls[phase["name"]] = walls.get(phase["name"], 0.0) + phase["wall_seconds"]
-        host["phases"] = [{"name": name, "wall_seconds": wall} for name, wall in walls.items()]
+            seconds = {key: value for key, value in phase.items() if key != "name"}
+            sums.setdefault(phase["name"], Counter()).update(seconds)
+        host["phases"] = [{"name": name, **seconds} for name, seconds in sums.items()]
     return host

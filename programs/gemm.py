@@ -11,7 +11,7 @@ On a W x H mesh all of them cut A, B and C into lcm(W, H) tiles along either axi
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import prod
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -69,11 +69,12 @@ def run(
     cut, storage = square(block.mesh), storage_type(dtype)
     a = place(block, "A", lambda rows, columns: whole_a()[rows, columns], shape_a, cut, storage)
     b = place(block, "B", lambda rows, columns: whole_b()[rows, columns], shape_b, cut, storage)
-    begin = perf_counter()
+    begin, spent = perf_counter(), process_time()
     with product_of(block, algorithm, transpose_b, reduce, segment, lockstep, steps_run, times == 1) as multiply:
         for _ in range(times):
             c = multiply(a, b)
     block.notes["product_seconds"] = perf_counter() - begin
+    block.notes["product_cpu_seconds"] = block.control.allreduce(process_time() - spent)
     if not block.payload:
         return {}
     product = gather(block, c, (m, n))

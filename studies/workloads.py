@@ -18,16 +18,19 @@ CORES = (64, 256, 1024, 4096)
 RANKS = (1, 2)
 ROOM = ("--core-memory", str(2**20))  # all tiles in core memory, in flight too; more than a wse2 has
 
+BY_CLOCK, OF_PROCESSORS = "messages / s", "messages / CPU s"  # a CPU second is that of any process
+
 Timed = Callable[[int, tuple[str, ...]], Timing]
 
 
 @dataclass(frozen=True)
 class OtherTool:
-    """What another tool makes of a piece of work: messages a second by the number of cores."""
+    """What another tool makes of a piece of work: messages by the number of cores, for each `unit` of time."""
 
     tool: str
     rates: dict[int, float]
     source: str
+    unit: str = BY_CLOCK
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,6 @@ class BenchWork:
 
 
 HERE = "measured on a shared 2-core machine"
-CPU = f"{HERE}, per second of processor time"
 
 
 def _shift(pattern: str, *more: str) -> Callable[[int], tuple[str, ...]]:
@@ -72,7 +74,8 @@ WORKS = (
             OtherTool(
                 "LogGOPSim, without data or contention",
                 {64: 1.5e6, 1024: 1.15e6, 4096: 0.85e6},
-                f"{CPU}; built with -O3",
+                f"{HERE}; built with -O3",
+                OF_PROCESSORS,
             ),
             OtherTool(
                 "a Python loop over the cores", {64: 132e3, 4096: 94e3}, f"{HERE}; copies and counts, no machine"
@@ -105,7 +108,7 @@ WORKS = (
         "W5",
         "MeshGEMM with tiles of 1 KiB, 256 steps: 4 times WaferLLM's own example, 1024^3, on 4096 cores",
         _gemm,
-        (OtherTool(SMPI, {4096: 21e3}, CPU),),
+        (OtherTool(SMPI, {4096: 21e3}, HERE, OF_PROCESSORS),),
     ),
 )
 
@@ -128,6 +131,7 @@ class WorkloadFigure:
     messages: int
     hops: int
     seconds: float  # of moving, with the planning: in the program's phase, or as it noted
+    loop_cpu_seconds: float  # of all ranks' processor time, in the same
     wall_seconds: float  # from start to end, with all processes' start
     cpu_seconds: float  # of all processes' processor time from start to end
     rss_bytes: int
@@ -157,8 +161,9 @@ def figure(work: BenchWork, timed: Timed, cores: int, ranks: int) -> WorkloadFig
     wall, spent, report = timed(ranks, work.arguments(cores))
     host, measured = report["host"], report["measured"]
     seconds = host.get("product_seconds", sum(phase["wall_seconds"] for phase in host["phases"]))
+    loop_spent = host.get("product_cpu_seconds", sum(phase["cpu_seconds"] for phase in host["phases"]))
     return WorkloadFigure(
-        work.name, cores, ranks, measured["messages"], measured["hops"], seconds, wall, spent,
+        work.name, cores, ranks, measured["messages"], measured["hops"], seconds, loop_spent, wall, spent,
         host["rss_bytes"],
     )  # fmt: skip
 
@@ -174,7 +179,9 @@ def print_figures(figures: Sequence[WorkloadFigure], form: str = "table") -> Non
 
 
 def said(figures: Sequence[WorkloadFigure]) -> Iterator[str | Grid]:
-    """A table for each work: ours by ranks, the others', and how many times the fastest of them ours are."""
+    """A table for each work: ours by ranks, the others', and how many times the fastest of them ours are, of those in
+    one unit.
+    """
     for work in WORKS:
         of_work = [figure for figure in figures if figure.work == work.name]
         if not of_work:
@@ -183,16 +190,18 @@ def said(figures: Sequence[WorkloadFigure]) -> Iterator[str | Grid]:
         rows: list[list[Any]] = []
         for ranks in sorted({figure.ranks for figure in of_work}):
             at = {figure.cores: figure for figure in of_work if figure.ranks == ranks}
-            for label, show in LINES:
+            for label, unit, show in LINES:
                 row = [show(at[count]) if count in at else None for count in counts]
-                rows.append([label.format(ranks), *row, "measured now"])
+                rows.append([label.format(ranks), unit, *row, "measured now"])
         for other in work.others:
             shown = [_rate(other.rates[count]) if count in other.rates else None for count in counts]
-            rows.append([other.tool, *shown, other.source])
-        ratios = [over(of_work, work, count) for count in counts]
-        rows.append(["slowest meshrt / fastest other", *(Cell(ratio, f"{ratio:.1f}") for ratio in ratios), ""])
+            rows.append([other.tool, other.unit, *shown, other.source])
+        for unit in dict.fromkeys(other.unit for other in work.others):
+            ratios = [over(of_work, work, count, unit) for count in counts]
+            shown = [Cell(ratio, f"{ratio:.1f}") for ratio in ratios]
+            rows.append(["slowest meshrt / fastest other", f"of {unit}", *shown, ""])
         yield f"\n{work.name}: {work.what}"
-        yield Grid(["messages a second by cores", *(f"{count:,}" for count in counts), "source"], rows, work.name)
+        yield Grid(["figure", "unit", *(f"{count:,} cores" for count in counts), "source"], rows, work.name)
     yield "\nOther tools, of other work:"
     yield from (f"  {tool}: {rates} ({source})" for tool, rates, source in ELSEWHERE)
 
@@ -201,20 +210,34 @@ def _rate(value: float) -> Cell:
     return Cell(value, rate(value))
 
 
-LINES: tuple[tuple[str, Callable[[WorkloadFigure], Cell]], ...] = (
-    ("meshrt, ranks: {}", lambda figure: _rate(figure.messages / figure.seconds)),
-    ("  hops a second", lambda figure: _rate(figure.hops / figure.seconds)),
-    ("  seconds", lambda figure: Cell(figure.seconds, f"{figure.seconds:.2f}")),
-    ("  seconds with start and end", lambda figure: Cell(figure.wall_seconds, f"{figure.wall_seconds:.2f}")),
-    ("  processor seconds of all that", lambda figure: Cell(figure.cpu_seconds, f"{figure.cpu_seconds:.2f}")),
-    ("  memory of the host", lambda figure: Cell(figure.rss_bytes, size(figure.rss_bytes))),
+def _seconds(value: float) -> Cell:
+    return Cell(value, f"{value:.2f}")
+
+
+def messages_a(unit: str, figure: WorkloadFigure) -> float:
+    """Of the loop alone: by the clock, or for each second of all ranks' processor time."""
+    return figure.messages / (figure.seconds if unit == BY_CLOCK else figure.loop_cpu_seconds)
+
+
+LINES: tuple[tuple[str, str, Callable[[WorkloadFigure], Cell]], ...] = (
+    ("meshrt, ranks: {}", BY_CLOCK, lambda figure: _rate(messages_a(BY_CLOCK, figure))),
+    ("  of all ranks' processor time", OF_PROCESSORS, lambda figure: _rate(messages_a(OF_PROCESSORS, figure))),
+    ("  hops", "hops / s", lambda figure: _rate(figure.hops / figure.seconds)),
+    ("  loop", "s", lambda figure: _seconds(figure.seconds)),
+    ("  loop, all ranks", "CPU s", lambda figure: _seconds(figure.loop_cpu_seconds)),
+    ("  with start and end", "s", lambda figure: _seconds(figure.wall_seconds)),
+    ("  with start and end, all ranks", "CPU s", lambda figure: _seconds(figure.cpu_seconds)),
+    ("  memory of the host", "bytes", lambda figure: Cell(figure.rss_bytes, size(figure.rss_bytes))),
 )
 
 
-def over(figures: Sequence[WorkloadFigure], work: BenchWork, cores: int) -> float:
-    """Our slowest rate on so many cores over the others' fastest there, or at the number of cores nearest to it."""
-    slowest = min(figure.messages / figure.seconds for figure in figures if figure.cores == cores)
-    fastest = max(other.rates[min(other.rates, key=lambda count: abs(count - cores))] for other in work.others)
+def over(figures: Sequence[WorkloadFigure], work: BenchWork, cores: int, unit: str) -> float:
+    """Our slowest rate on so many cores over the fastest of the others in that unit, there or at the number of cores
+    nearest to it.
+    """
+    slowest = min(messages_a(unit, figure) for figure in figures if figure.cores == cores)
+    others = [other.rates for other in work.others if other.unit == unit]
+    fastest = max(rates[min(rates, key=lambda count: abs(count - cores))] for rates in others)
     return slowest / fastest
 
 

@@ -29,7 +29,7 @@ def command(name: str) -> None:
       meshrt explain docs/failures.md | less
     """
     from meshrt.errors import UsageError, nearest
-    from meshrt.fields import EXTRAPOLATED, KINDS
+    from meshrt.fields import EXTRAPOLATED, HOST_FIELDS, KINDS
     from meshrt.kinds import fields_of
     from meshrt.machine import machines
     from meshrt.programs.results import RESULTS
@@ -42,10 +42,13 @@ def command(name: str) -> None:
         return
     words = {word: text for word, text in (WORDS | KINDS).items() if query in (word, word + "s")}
     matches = [row for row in fields if _names(query, *row[1:])]
+    of_host = f".{query.removeprefix('host.')}."
+    matches += [("host", path, field) for path, field in HOST_FIELDS.items() if of_host in f".{path}."]
     key = query.removeprefix("result.")
     matches += [("result", name, field) for name, field in RESULTS.items() if fnmatchcase(key, name)]
     if not words and not matches:
-        parts = (part for _, path, field in fields for part in (path, *path.split("."), field.row))
+        parts = [part for _, path, field in fields for part in (path, *path.split("."), field.row)]
+        parts += [part for path in HOST_FIELDS for part in (path, *path.split("."))]
         terms = {*WORDS, *KINDS, *RESULTS, *parts}
         hint = nearest(query, terms - {"", "*"}, "`meshrt run PROGRAM --json -` shows the fields")
         raise UsageError(f"{name!r} is no field of a report and no word of meshrt's: {hint}")

@@ -35,24 +35,26 @@ def plan(model: str, tp: int, batch: int, form: str, json_path: str | None) -> N
 @click.command("host")
 @shared.form("md")
 def host(form: str) -> None:
-    """The emulator's own speed on this machine, beside its targets; takes about two minutes."""
+    """The emulator's own speed on this machine, beside its goals (docs/speed.md); takes about two minutes."""
     from meshrt.launch import bench
 
     try:
         shared.refuse_ranks("this measures in one process, which starts ranks itself where it measures some")
-        from meshrt.studies.grid import Cell, print_grid
+        from meshrt.studies.grid import Cell, Grid, put
 
         rows = [
-            [work, Cell(*measured), Cell(*target), baseline, Cell(ratio, f"{ratio:.2f}")]
-            for work, measured, target, baseline, ratio in bench.rows(bench.measure())
+            [work, Cell(*measured), goal and Cell(*goal), baseline, Cell(ratio, f"{ratio:.2f}")]
+            for work, measured, goal, baseline, ratio in bench.rows(bench.measure())
         ]
-        print_grid(["work", "measured", "target", "baseline", "ratio"], rows, form)
+        put([Grid(["work", "measured", "goal", "baseline", "ratio to it"], rows), bench.GOALS], form)
     except Exception as error:
         sys.exit(failure.report_alone(error))
 
 
 @click.command("workloads")
-@click.option("--only", multiple=True, metavar="NAME", help="W1, W2, ...: only this work; may be given again.")
+@click.option(
+    "--only", multiple=True, metavar="NAME", help="W1, 'W1 with products', W2, W3 or W5 alone; may be given again."
+)
 @click.option(
     "--cores", type=shared.WholeNumber(), multiple=True, help="Instead of 64, 256, 1024 and 4096; may be given again."
 )
@@ -61,7 +63,9 @@ def host(form: str) -> None:
 def workloads(
     only: tuple[str, ...], cores: tuple[int, ...], ranks: tuple[int, ...], form: str, json_path: str | None
 ) -> None:
-    """Messages and hops a second beside other tools' figures for the same work; takes about three minutes."""
+    """Messages and hops a second, by the clock and of processor time, beside other tools' figures for the same work;
+    takes about three minutes.
+    """
     from meshrt.launch.bench import timed
     from meshrt.studies import workloads as study
 

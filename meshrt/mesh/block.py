@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from meshrt.errors import UsageError
@@ -62,6 +62,7 @@ class Block(Computing):
             active.clock.meet(*segment.end)
         self.ledger.at_work.clear()
         segment.wall_seconds = perf_counter() - segment.wall_begin
+        segment.cpu_seconds = process_time() - segment.cpu_begin
 
     def settle(self) -> None:
         """Enter what these cores keep for themselves, as long as they are at work, in the segment that is running."""

@@ -1,7 +1,7 @@
 """Counters. Each is increased where the thing happens, and nowhere else."""
 
 from dataclasses import field
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,6 +97,8 @@ class Segment:
     end: tuple[float, int, int] = (0.0, 0, 0)
     wall_begin: float = field(default_factory=perf_counter)
     wall_seconds: float = 0.0
+    cpu_begin: float = field(default_factory=process_time)
+    cpu_seconds: float = 0.0  # of this rank's processor time
     tokens: int | None = None
     sampled: bool = False  # a part of it stood for others
 

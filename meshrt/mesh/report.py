@@ -96,6 +96,7 @@ def gather(block: Block) -> Measured | None:
         "segments": [summary(segment, block.ledger.wafers) for segment in shown],
         "host": (counts.messages, counts.packets, counts.bytes, getrusage(RUSAGE_SELF).ru_maxrss * 1024),
         "startup": block.startup_cpu_seconds,
+        "phases": [segment.cpu_seconds for segment in named],
     }
     shares = block.control.gather(share)
     if shares is None:
@@ -111,7 +112,14 @@ def gather(block: Block) -> Measured | None:
         "bytes": sums[2],
         "rss_bytes": sums[3],
         "startup_cpu_seconds": median([share["startup"] for share in shares]),
-        "phases": [{"name": segment.name, "wall_seconds": segment.wall_seconds} for segment in named],
+        "phases": [
+            {
+                "name": segment.name,
+                "wall_seconds": segment.wall_seconds,
+                "cpu_seconds": sum(share["phases"][at] for share in shares),
+            }
+            for at, segment in enumerate(named)
+        ],
     }
     with_energy(measured[0], measured[1:], _counts, partial(_loads, device=block.device))
     return Measured(

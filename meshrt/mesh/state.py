@@ -6,7 +6,7 @@ over all ranks are kept as one number, which the first rank then goes on from.
 
 from collections.abc import Sequence
 from dataclasses import fields
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,9 @@ def describe(blocks: Sequence[Block]) -> tuple[dict[str, Any], dict[str, Snapsho
             parts[f"ramps {at} {site}"] = _part(_mesh_of(site, blocks[0]), np.moveaxis(ramps_there, 0, -1))
         for site, used in segment.counters.used.items():
             parts[f"used {at} {site}"] = _part(_mesh_of(site, blocks[0]), used)
-    shares = blocks[0].control.gather([_counted(segment) for segment in segments])
+    counted = [_counted(segment) for segment in segments]
+    counted[-1]["cpu_seconds"] = process_time() - segments[-1].cpu_begin  # it is running
+    shares = blocks[0].control.gather(counted)
     if shares is None:
         return {}, parts
     running = perf_counter() - segments[-1].wall_begin
@@ -60,7 +62,7 @@ def describe(blocks: Sequence[Block]) -> tuple[dict[str, Any], dict[str, Snapsho
             "end": segment.end,
             "tokens": segment.tokens,
             "wall_seconds": running if segment is segments[-1] else segment.wall_seconds,
-            **{name: sum(share[at][name] for share in shares) for name in SUMS},
+            **{name: sum(share[at][name] for share in shares) for name in (*SUMS, "cpu_seconds")},
             **{name: max(share[at][name] for share in shares) for name in ("max_hops", "longest_wait", *MAXIMA)},
         }
         for at, segment in enumerate(segments)
@@ -97,13 +99,15 @@ def _counted(segment: Segment) -> dict[str, float]:
     """This rank's share of what is kept as numbers."""
     counters = segment.counters
     counts = {name: int(getattr(counters, name)) for name in (*SUMS, "max_hops")}
-    return counts | {name: int(getattr(segment, name)) for name in MAXIMA} | {"longest_wait": counters.longest_wait}
+    peaks = {name: int(getattr(segment, name)) for name in MAXIMA}
+    return counts | peaks | {"longest_wait": counters.longest_wait, "cpu_seconds": segment.cpu_seconds}
 
 
 def _segment(facts: dict[str, Any], rank: int) -> Segment:
     """A segment as this rank goes on with it: what was added up over all ranks is the first one's."""
     sums: dict[str, Any] = {name: int(facts[name]) for name in (*SUMS, "max_hops")} if rank == 0 else {}
     counters = Counters(**sums, longest_wait=float(facts["longest_wait"]) if rank == 0 else 0.0)
+    spent = float(facts.get("cpu_seconds", 0)) if rank == 0 else 0.0  # states of before have none
     (begin, hops, stages), (end, end_hops, end_stages) = facts["begin"], facts["end"]
     return Segment(
         str(facts["name"]),
@@ -114,6 +118,8 @@ def _segment(facts: dict[str, Any], rank: int) -> Segment:
         end=(float(end), int(end_hops), int(end_stages)),
         wall_begin=perf_counter() - facts["wall_seconds"],
         wall_seconds=float(facts["wall_seconds"]),
+        cpu_begin=process_time() - spent,
+        cpu_seconds=spent,
         tokens=facts["tokens"] if facts["tokens"] is None else int(facts["tokens"]),
         sampled=bool(facts["sampled"]),
     )

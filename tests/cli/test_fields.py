@@ -29,6 +29,7 @@ from meshrt.programs.results import RESULTS, inner
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.report import print_table
+from meshrt.several import hosts
 
 IDS = {"prompt_ids": "1,2,3,4,5", "max_new_tokens": 3, "ignore_eos": True}
 MESH_CASES: dict[str, dict[str, Any]] = {
@@ -279,6 +280,36 @@ def test_every_field_is_explained(machine: str, run_explain: Callable[[str], str
         for name in (path, f"measured.{path}", f"phases.some phase.{path}"):
             explanation = run_explain(name.replace("*", "tensor"))
             assert f"{path} ({machine}): {row.says}\n  unit: {row.unit}\n  kind: {row.kind}" in explanation
+
+
+def test_what_is_known_of_the_host_is_explained(run_explain: Callable[[str], str], tmp_path: Path) -> None:
+    works = ["gemm --m 16", "shift --steps 2", *(f"llama-tiny --max-new-tokens 2 --on {on}" for on in machines())]
+    lines = {work: ["run", *work.split(), "--quiet", "--json", "-"] for work in works}
+    keys = set()
+    for code, out, err in run_lines(lines, tmp_path).values():
+        assert (code, err) == (0, "")
+        host = json.loads(out)["host"]
+        phases = host.pop("phases", [])
+        keys |= {*host, *(f"phases.{name}" for phase in phases for name in phase if name != "name")}
+    assert {"product_cpu_seconds", "shift_seconds", "phases.cpu_seconds", "rss_bytes"} < keys
+    for key in keys:
+        for query in (key, f"host.{key}"):
+            assert f"{key} (host): " in run_explain(query) and "kind: host, of the computers" in run_explain(query)
+
+
+def test_times_of_phases_of_several_runs_add_up() -> None:
+    phase = {"name": "decode", "wall_seconds": 1.5, "cpu_seconds": 2.0}
+    joined = hosts([{"wall_seconds": 2.0, "phases": [phase]}, {"wall_seconds": 3.0, "phases": [phase]}])
+    assert joined == {
+        "wall_seconds": 5.0,
+        "phases": [{"name": "decode", "wall_seconds": 3.0, "cpu_seconds": 4.0}],
+    }
+
+
+def test_what_a_rank_takes_to_start_is_explained(run_explain: Callable[[str], str]) -> None:
+    explanation = run_explain("startup_cpu_seconds")
+    assert explanation.startswith("startup_cpu_seconds (host): that a rank had used") and "unit: CPU s" in explanation
+    assert "messages (host): " in run_explain("messages") and "(host)" not in run_explain("measured.messages")
 
 
 @pytest.fixture

@@ -39,7 +39,8 @@ def trees() -> dict[str, ast.Module]:
     return {
         str(path.relative_to(ROOT)): ast.parse(path.read_text())
         for folder in FOLDERS for path in (ROOT / folder).rglob("*")
-        if path.suffix == ".py" or (folder == "ci" and path.is_file() and path.read_text().startswith(PYTHON))
+        if path.suffix == ".py"
+        or (folder == "ci" and not path.suffix and path.is_file() and path.read_text().startswith(PYTHON))
     }  # fmt: skip
 
 

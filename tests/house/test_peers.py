@@ -7,7 +7,9 @@ import importlib.util
 import re
 import shutil
 import subprocess
+import sys
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -18,7 +20,14 @@ compiler = shutil.which("cc") or shutil.which("gcc")
 
 
 @pytest.fixture(scope="module")
-def works() -> ModuleType:
+def preparing() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(PEERS))  # as for the commands beside it
+        yield importlib.import_module("preparing")
+
+
+@pytest.fixture(scope="module")
+def works(preparing: ModuleType) -> ModuleType:
     loader = importlib.machinery.SourceFileLoader("works", str(PEERS / "works"))
     spec = importlib.util.spec_from_loader("works", loader)
     assert spec is not None
@@ -78,3 +87,146 @@ def test_the_loop_of_meshgemm_multiplies_and_is_in_time(tmp_path: Path, width: i
     came_from = [ring[(place - step) % width] for step in range(steps)]
     total = sum(a[width - 1, core] @ b[core, width - 1] for core in came_from)
     assert last == total[-1, -1]
+
+
+# ---- what is not here
+
+
+def run_peer(name: str, *arguments: str, **env: str) -> tuple[int, str, str]:
+    """(exit code, standard output, standard error) of a command in ci/peers."""
+    ended = subprocess.run([sys.executable, str(PEERS / name), *arguments], env=env, capture_output=True, text=True)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize("name", ["crossbar", "meshgemm"])
+def test_a_loop_without_a_compiler_is_one_line(name: str):
+    code, out, err = run_peer(name, PATH="/nowhere")
+    assert (code, out) == (2, "")
+    assert re.fullmatch(rf"{name}\.c is not built: there is no compiler cc on PATH; .*CC=.*\n", err)
+
+
+def test_a_folder_that_is_no_loggopsim_is_one_line(tmp_path: Path):
+    code, out, err = run_peer("works", "--loggopsim", str(tmp_path / "none"), PATH="/nowhere")
+    assert (code, out) == (2, "")
+    assert re.fullmatch(rf"--loggopsim {tmp_path}/none: no checkout of LogGOPSim: .*\n", err)
+
+
+def test_a_compiler_that_fails_is_one_line(preparing: ModuleType, tmp_path: Path):
+    with pytest.raises(preparing.Refusal, match=r"^crossbar\.c is not built: false: ended with code 1; try: [^\n]*$"):
+        preparing.build(["false"], [], PEERS / "crossbar.c", tmp_path / "loop")
+
+
+@pytest.fixture
+def only_git(preparing: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine with git and nothing else, and a cache of its own."""
+    git = shutil.which("git")
+    if git is None:
+        pytest.skip("git is not here")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "git").symlink_to(git)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(preparing, "INCLUDES", ())
+    return tmp_path
+
+
+def test_what_cannot_be_installed_is_said_and_what_is_missing_is_named(
+    preparing: ModuleType, only_git: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(preparing, "clone", lambda folder: f"fetched into {folder}")
+    lines = [*preparing.install(wants_loggopsim=True)]
+    assert len(lines) == 2 and lines[1] == f"fetched into {only_git}/cache/meshrt/LogGOPSim"
+    assert lines[0].startswith("nothing is installed: apt-get is not on PATH; install")
+    for wanted in ("smpicc", "re2c", "gengetopt", "graphviz/cgraph.h"):
+        assert wanted in lines[0]
+
+
+@pytest.mark.parametrize(("refused", "user"), [("", 0), ("re2c", 0), ("", 1)])
+def test_each_package_is_a_step_of_its_own(
+    preparing: ModuleType, only_git: Path, monkeypatch: pytest.MonkeyPatch, refused: str, user: int
+):
+    """Of root; who is not, and has no sudo, is told what root has to run."""
+    (only_git / "bin" / "apt-get").write_text(
+        f'#!/bin/sh\ncase "$*" in *"install "*"{refused or "nothing"}") echo "E: no $*" >&2; exit 100; esac\n'
+    )
+    (only_git / "bin" / "apt-get").chmod(0o755)
+    monkeypatch.setattr(preparing.os, "geteuid", lambda: user)
+    lines = [*preparing.install(wants_loggopsim=False)]
+    missing = [package for package in preparing.PACKAGES if package != "git"]
+    if user:
+        assert len(lines) == 1 and lines[0].endswith(f"have root run: apt-get install {' '.join(missing)}")
+        return
+    for package, line in zip(missing, lines, strict=True):
+        if package == refused:
+            assert line.startswith("re2c is not installed (re2c, for LogGOPSim): E: no ")
+            assert line.endswith("; try: apt-get install re2c")
+        else:
+            assert line.startswith(f"{package} is installed (")
+
+
+def test_loggopsim_is_fetched_whole_or_not_at_all(preparing: ModuleType, only_git: Path):
+    source, folder = only_git / "source", preparing.cache()
+    with pytest.raises(
+        preparing.Refusal, match=r"^LogGOPSim is not fetched: fatal: .*; fetch [^\n]* --loggopsim FOLDER$"
+    ):
+        preparing.clone(folder, str(source))
+    assert not folder.exists() and not list(folder.parent.iterdir())
+    (source / "src" / "LogGOPSim").mkdir(parents=True)
+    (source / "src" / "LogGOPSim" / "Makefile").write_text("all:\n")
+    author = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    for step in (["init", "-q"], ["add", "."], [*author, "commit", "-q", "-m", "1"]):
+        subprocess.run(["git", *step], cwd=source, check=True)
+    assert preparing.clone(folder, str(source)) == f"LogGOPSim is fetched into {folder}"
+    assert preparing.is_checkout(folder)
+    with pytest.raises(
+        preparing.Refusal,
+        match=r"cannot be built: make: .*; install g\+\+, make, re2c, gengetopt, libgraphviz-dev, as --install",
+    ):
+        preparing.build_loggopsim(folder, only_git)
+
+
+# ---- figures
+
+
+def fake_run(rates: Mapping[str, float], start: float) -> Callable[[Sequence[str]], tuple[float, str]]:
+    """Runs of commands NAME WORK CORES STEPS, of so many messages a second, beyond their start."""
+
+    def run(argv: Sequence[str]) -> tuple[float, str]:
+        name, _, cores, steps = argv
+        sent = int(cores) * int(steps) * 2
+        if not rates[name]:
+            raise sys.modules["preparing"].Refusal("it broke")
+        printed = {
+            "meshrt": f'{{"result": {{}}, "measured": {{"messages": {sent}}}}}',
+            "LogGOPSim": f"Events: {3 * sent}",
+        }.get(name, f"{sent} messages, 0 numbers wrong")
+        return start + sent / rates[name], printed
+
+    return run
+
+
+def test_a_tool_that_fails_is_left_out_and_the_others_are_paired(
+    works: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    rates = {"meshrt": 2e6, "SMPI": 5e4, "LogGOPSim": 1e6, "MPI": 0.0}
+    ways = {name: lambda *work, name=name: [name, *map(str, work)] for name in rates}
+    monkeypatch.setattr(works, "tools", lambda *_: ways)
+    monkeypatch.setattr(works, "processor_seconds", fake_run(rates, 0.5))
+    assert works.main(["--only", "W1", "--cores", "64", "1024", "--times", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "MPI, W1 on 64 cores, is left out: it broke\n" in out
+    lines = [line.split() for line in out.split("\n\n")[1].splitlines()]
+    assert lines[1:] == [
+        ["work", "cores", "meshrt", "SMPI", "LogGOPSim", "meshrt", "/", "fastest", "other"],
+        ["W1", "64", "2,000", "50", "1,000", "2.00"],
+        ["W1", "1024", "2,000", "50", "1,000", "2.00"],
+    ]
+
+
+def test_what_takes_no_longer_than_its_start_is_no_figure(
+    works: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(works, "processor_seconds", fake_run({"meshrt": float("inf")}, 0.5))
+    ways = {"meshrt": lambda *work: ["meshrt", *map(str, work)]}
+    assert works.pair(ways, "W1", 64, 2) == ({}, False)
+    assert "its steps took no longer than one of them" in capsys.readouterr().out

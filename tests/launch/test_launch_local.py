@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -136,6 +137,31 @@ def test_doctor_without_an_mpi_library(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_checks(check: doctor.Check, level: doctor.Severity) -> None:
     assert check.level == level
     assert bool(check.mend) == (level != doctor.Severity.OK)
+
+
+@pytest.mark.parametrize(
+    ("built", "value", "wrong", "mend"),
+    [
+        (
+            SimpleNamespace(SOURCES=5),
+            "",
+            "the compiled core is not of this checkout",
+            "run launch/setup-venv, or install",
+        ),
+        (None, "compiled", "MESHRT_CORE is 'compiled', but the core was not built here", "install meshrt again"),
+        (None, "a: b", "MESHRT_CORE is 'a: b'", "choose numpy or compiled"),
+    ],
+)
+def test_doctor_has_the_way_out_of_each_error_of_the_core(
+    built: object, value: str, wrong: str, mend: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "ranks" / "bells.c").write_text("int bell;\n")  # the sources of this checkout
+    monkeypatch.setattr(core, "PACKAGE", tmp_path)
+    monkeypatch.setattr(core, "built", built)
+    check = doctor.compiled_core(core, {"MESHRT_CORE": value} if value else {})
+    assert check.level == doctor.Severity.FAIL
+    assert check.found.startswith(wrong) and check.mend.startswith(mend) and "unset" not in check.mend
 
 
 def test_the_batch_system_is_found(tmp_path: Path) -> None:
