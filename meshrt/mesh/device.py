@@ -67,6 +67,8 @@ class Device:
             value = getattr(self, field.name)
             if isinstance(value, (int, float)) and value < 0:
                 raise UsageError(f"device {self.name}: {field.name} is {value}; it cannot be negative")
+            if field.name == "route_entries" and value is not None and value > 256:
+                raise UsageError(f"device {self.name}: route_entries is {value}; a header's byte tells 256 colours apart")
             if value == 0 and field.name in POSITIVE:
                 raise UsageError(f"device {self.name}: {field.name} is 0; nothing would ever be done")
             if field.name in ENERGY:
