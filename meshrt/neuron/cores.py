@@ -18,6 +18,7 @@ from meshrt.ranks.control import Control
 from meshrt.ranks.group import Group
 from meshrt.ranks.rings import Link, Touched
 from meshrt.records import dataclass
+from meshrt.units import counted
 
 
 @dataclass
@@ -45,7 +46,8 @@ class Cores:
         ranks = self.control.size
         if ranks > self.count:
             raise UsageError(
-                f"{ranks} ranks for {self.count} NeuronCores: start {self.count} ranks at most, or give --cores {ranks}"
+                f"{ranks} ranks for {counted(self.count, 'NeuronCore')}: start {counted(self.count, 'rank')} at most,"
+                f" or give --cores {ranks}"
             )
         link = Link(self.device.link_bytes_per_second, self.device.link_seconds)
         self.group = Group(self.control, self.count, link, self.payload)
