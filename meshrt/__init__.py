@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshrt.ranks import outside
 from meshrt.version import __version__
 
 TYPE_CHECKING = False  # typing takes 4 ms, which processes that only start ranks need for nothing
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Fit", "Report", "__version__", "fit", "run", "sweep"]
 _HOMES = {"Report": "meshrt.report", "Fit": "meshrt.fitting", "fit": "meshrt.fitting"}
+
+outside.watch()
 
 
 def __getattr__(name: str) -> Any:

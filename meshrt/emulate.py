@@ -15,7 +15,7 @@ from meshrt.errors import FullError, LimitError, UsageError, in_full
 from meshrt.given import Own, options_of
 from meshrt.machine import find_machine
 from meshrt.program import Program, checked_settings
-from meshrt.ranks import host, launcher
+from meshrt.ranks import host, launcher, outside
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
@@ -93,7 +93,8 @@ def run(
     gets the report.
 
     UsageError, LimitError and so on, as exceptions. On several ranks an error that comes up in the midst of the run
-    ends all of them, with its message and exit code, as `meshrt run` does: no rank could go on alone.
+    ends all of them, with its message and exit code, as `meshrt run` does: no rank could go on alone. So does, with its
+    traceback, what a rank raises outside of it and nobody catches.
     """
     numbers = _with_numbers(payload)
     loaded, arguments, settings = options_of(program, on, options)
@@ -138,7 +139,9 @@ def sweep(
             except LimitError as error:
                 facts = {"machine": loaded.machine, "program": loaded.name, "arguments": loaded.complete(arguments)}
                 reports[at] = Report(facts, in_full(error))
+    meeting = outside.Meeting("meshrt.sweep")
     all_reports = {at: report for part in comm.allgather(reports) for at, report in part.items()}
+    meeting.over()
     return [all_reports[at] for at in range(len(ready))]
 
 
@@ -158,8 +161,10 @@ def _together(
     from meshrt.ranks import failure
 
     reports: list[dict[str, Any] | None] = []
+    meeting = outside.Meeting("meshrt.run")
 
     def work(world: Intracomm, board: Board) -> int:
+        meeting.over()
         report = emulate(comm or world, board, program, arguments, payload=payload, **settings)
         reports.append((comm or world).bcast(report))
         return 0

@@ -25,18 +25,20 @@ def options_of(
     machine_options = settings_of(loaded.machine)
     names = {option.name for option in loaded.options}
     values = dict(options)
-    for word, name in find_machine(loaded.machine).SHARED.items():
-        if word in values and word not in names:
+    shared = {word: name for word, name in find_machine(loaded.machine).SHARED.items() if word not in names}
+    said = {}
+    for word, name in shared.items():
+        if word in values:
             if name in values:
                 raise UsageError(f"{word} and {name} say the same thing: give one of them")
-            values[name] = values.pop(word)
+            values[name], said[name] = values.pop(word), word
     settings = {name: values.pop(name) for name in list(values) if name in machine_options and name not in names}
-    settings = {name: machine_options[name].check(value) for name, value in settings.items()}
+    settings = {name: machine_options[name].check(value, said.get(name, name)) for name, value in settings.items()}
     if unknown := [name for name in values if name not in names]:
         raise UsageError(
             f"{loaded.name} has no option {unknown[0]!r}; it has {', '.join(sorted(names))}, and {loaded.machine} has"
-            f" {', '.join(machine_options)}"
+            f" {', '.join([*machine_options, *shared])}"
         )
     arguments = fixed | values
-    loaded.complete(arguments)
+    loaded.complete(arguments, script=True)
     return loaded, arguments, settings

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from meshrt.errors import UsageError
 from meshrt.records import dataclass
+from meshrt.whole import LARGEST
 
 # What may follow the help in Annotated[kind, help, ...]:
 HOST = "host"  # an option that says how a run is done, not what; reports leave it out
@@ -81,17 +82,22 @@ class Option:
     also: tuple[type, ...] = ()  # what a script may give instead
     words: tuple[str, ...] = ()  # what may be there in place of a number
     ending: str | None = None  # of names of files that may be there in place of a choice
+    machine: str = ""  # that it is an option of, if of none of a program's own
 
     @property
     def flag(self) -> str:
         return f"--{self.name.replace('_', '-')}"
 
-    def check(self, value: Any) -> Any:
+    def check(self, value: Any, said: str | None = None) -> Any:
         """The value, as the command line has it: NumPy's numbers as Python's, (W, H) as "WxH", a number that is one of
-        the choices as its text. UsageError for what is of another kind, outside of the range or no choice.
+        the choices as its text. UsageError, by the name that was `said`, else the flag, for what is of another kind,
+        outside of the range or no choice. True and False are no numbers.
         """
+        said = said or self.flag
         if value is None and self.default is None:
             return value
+        if isinstance(value, bool) and self.kind in (int, float) and bool not in self.also:
+            raise UsageError(f"{said} is {value}; it is {self._words()}")
         if isinstance(value, self.also):
             return "x".join(map(str, value)) if isinstance(value, tuple) and self._two else value
         if isinstance(value, str) and value in self.words:
@@ -100,23 +106,26 @@ class Option:
             value = int(value)
             value = str(value) if str(value) in self.choices else value
         if self.kind in (int, float) and isinstance(value, Real) and not isinstance(value, bool):
-            return self._number(value)
+            return self._number(value, said)
         if not isinstance(value, self.kind) and not self.choices:
-            raise UsageError(f"{self.flag} is {value!r}; it is {self._words()}")
+            raise UsageError(f"{said} is {value!r}; it is {self._words()}")
         if self.choices and value not in self.choices and not self.is_file(value):
             there_are = ", ".join((*self.choices, *([f"files as mine{self.ending}"] if self.ending else [])))
-            raise UsageError(f"{self.flag} is {value!r}; there are {there_are}")
+            on = f"on {self.machine} " if self.machine else ""
+            raise UsageError(f"{said} is {value!r}; {on}there are {there_are}")
         return value
 
-    def _number(self, value: Any) -> int | float:
+    def _number(self, value: Any, said: str) -> int | float:
         """A number as `kind`, in the range. UsageError."""
         if self.kind is int and not (isinstance(value, int) or (isfinite(value) and value == int(value))):
-            raise UsageError(f"{self.flag} is {value}; it is a whole number")
+            raise UsageError(f"{said} is {value}; it is a whole number")
         high_enough = (self.least is None or value >= self.least) and (self.above is None or value > self.above)
         if not (
             high_enough and (self.most is None or value <= self.most) and (self.below is None or value < self.below)
         ):
-            raise UsageError(f"{self.flag} is {value}; it {self._range()}")
+            raise UsageError(f"{said} is {value}; it {self._range()}")
+        if self.kind is int and abs(value) > LARGEST:
+            raise UsageError(f"{said} is {value}; it is a whole number of at most {LARGEST}")
         return int(value) if self.kind is int else value if isinstance(value, (int, float)) else float(value)
 
     def _range(self) -> str:

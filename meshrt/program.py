@@ -40,14 +40,18 @@ class Program:
     machine: str = "mesh"
     help: str = ""  # all that its docstring says
 
-    def complete(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """All options with their values: those given, else the defaults. UsageError."""
+    def complete(self, arguments: Mapping[str, Any], script: bool = False) -> dict[str, Any]:
+        """All options with their values: those given, else the defaults. UsageError, in which a `script` has options
+        by their names, and the command by their flags.
+        """
         names = {option.name for option in self.options}
         if unknown := [name for name in arguments if name not in names]:
             hint = nearest(unknown[0], names, f"it has {', '.join(sorted(names))}")
             raise UsageError(f"{self.name} has no option {unknown[0]!r}: {hint}")
         values = {option.name: option.default for option in self.options} | dict(arguments)
-        return {option.name: option.check(values[option.name]) for option in self.options}
+        return {
+            option.name: option.check(values[option.name], option.name if script else None) for option in self.options
+        }
 
 
 def named(name: str) -> tuple[str, dict[str, Any]]:
@@ -156,7 +160,8 @@ def _describe(name: str, module: ModuleType) -> Program:
 
 def settings_of(machine: str) -> dict[str, Option]:
     """The options of a machine, by name."""
-    return {option.name: option for option in options_of(machine, find_machine(machine).open_machine)}
+    options = options_of(machine, find_machine(machine).open_machine)
+    return {option.name: replace(option, machine=machine) for option in options}
 
 
 def checked_settings(machine: str, settings: Mapping[str, Any]) -> dict[str, Any]:

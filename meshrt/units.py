@@ -4,6 +4,11 @@ from math import inf
 from typing import Any
 
 
+def counted(count: int, name: str) -> str:
+    """'1 GPU', '2 GPUs'."""
+    return f"{count:,} {name}{'s' * (count != 1)}"
+
+
 def of(limit: Any) -> str:
     """' of LIMIT' where there is one."""
     return "" if limit is None else f" of {limit}"

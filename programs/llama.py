@@ -61,7 +61,7 @@ def run(
     write_logits(cores.control, options, generation)
     run_of_each = [min(len(region.layers), how.layers_run or config.layers) for region in engine.regions]
     return {
-        **said(words, task.choice, generation.new),
+        **said(cores, words, task.choice, generation.new),
         "head_groups": engine.chunks.groups,
         "decode_cores": list(how.decode_cores(cores.mesh)),
         "decode_regions": len(engine.regions),

@@ -16,6 +16,7 @@ from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
+from meshrt.units import counted
 
 PartResult = TypeVar("PartResult")
 PhaseSums = defaultdict[str, float]  # of the system: counts, bytes, seconds
@@ -67,7 +68,8 @@ class Soc:
             raise UsageError(f"--cores is {self.count}; device {self.device.name} has {available} cores")
         if ranks > self.count:
             raise UsageError(
-                f"{ranks} ranks for {self.count} cores: start {self.count} ranks at most, or raise --cores"
+                f"{ranks} ranks for {counted(self.count, 'core')}: start {counted(self.count, 'rank')} at most,"
+                " or raise --cores"
             )
         hosted = self.control.hosted(self.count)
         self.mine = [ArmCore(self.device, index, self.payload, self.spill) for index in hosted]

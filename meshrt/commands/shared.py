@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -87,6 +87,14 @@ class Sectioned(click.Command):
 
     own: frozenset[str] = frozenset()
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """An option that has two names, its machine's and that of all machines, is given by one of them."""
+        given = set(_flags(self.params, args))
+        for param in self.params:
+            if len(names := given.intersection(param.opts)) > 1:
+                raise click.UsageError(f"{' and '.join(sorted(names))} say the same thing: give one of them", ctx)
+        return super().parse_args(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from meshrt.commands.sections import SECTIONS, section
 
@@ -99,6 +107,24 @@ class Sectioned(click.Command):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
+
+
+def _flags(params: Sequence[click.Parameter], args: Sequence[str]) -> Iterator[str]:
+    """The long names of options that are among the arguments, and not in the place of another's value."""
+    takes_value = {
+        name: not param.is_flag
+        for param in params if isinstance(param, click.Option) for name in (*param.opts, *param.secondary_opts)
+    }  # fmt: skip
+    rest = iter(args)
+    for arg in rest:
+        name, equals, _ = arg.partition("=")
+        if arg == "--":
+            return
+        if name in takes_value:
+            if name.startswith("--"):
+                yield name
+            if takes_value[name] and not equals:
+                next(rest, None)
 
 
 def together(*decorators: Decorator) -> Decorator:

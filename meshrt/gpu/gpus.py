@@ -22,6 +22,7 @@ from meshrt.ranks.pairs import PairTable
 from meshrt.ranks.rings import Link, RingCollective
 from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
+from meshrt.units import counted
 
 Arrays = list[np.ndarray]
 
@@ -65,8 +66,8 @@ class Gpus:
             raise UsageError(f"--tp is {self.count}; a run has one GPU at least")
         if self.control.size > self.count:
             raise UsageError(
-                f"{self.control.size} ranks for {self.count} GPUs: start {self.count} ranks at most, or give"
-                f" --tp {self.control.size}"
+                f"{self.control.size} ranks for {counted(self.count, 'GPU')}: start"
+                f" {counted(self.count, 'rank')} at most, or give --tp {self.control.size}"
             )
         check_nodes(device, self.count, self.count // (self.pp * self.dp), self.node_size, self.collectives)
         tp = self.count // (self.pp * self.dp)

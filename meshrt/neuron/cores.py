@@ -20,6 +20,7 @@ from meshrt.ranks.group import Group
 from meshrt.ranks.halving import halving_sum, steps_of
 from meshrt.ranks.rings import Arrays, Link, Times, Touched
 from meshrt.records import dataclass
+from meshrt.units import counted
 
 Sum = Callable[[Arrays, Times], tuple[Arrays, Times]]
 
@@ -49,7 +50,8 @@ class Cores:
         ranks = self.control.size
         if ranks > self.count:
             raise UsageError(
-                f"{ranks} ranks for {self.count} NeuronCores: start {self.count} ranks at most, or give --cores {ranks}"
+                f"{ranks} ranks for {counted(self.count, 'NeuronCore')}: start {counted(self.count, 'rank')} at most,"
+                f" or give --cores {ranks}"
             )
         link = Link(self.device.link_bytes_per_second, self.device.link_seconds)
         self.group = Group(self.control, self.count, link, self.payload)

@@ -89,6 +89,26 @@ def report_alone(error: BaseException) -> int:
     return failure.code
 
 
+def end_outside(error: BaseException) -> None:
+    """End the job of several ranks since one has raised `error` outside of a run. Its traceback has been printed.
+
+    Returns where this rank has left MPI: nobody waits for it.
+    """
+    failure = describe(error)
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_finalized():
+        return
+    with suppress(OSError):
+        sys.stdout.flush()
+    text = f"meshrt: error on rank {launcher.launched_rank()} of {launcher.launched_size()}: {failure.text}"
+    if mpi is not None and mpi.Is_initialized():
+        _stop(mpi.COMM_WORLD, failure.code, text)
+    _say(text)
+    time.sleep(0.2)
+    launcher.abort(failure.code)
+    os._exit(failure.code)
+
+
 def _run(work: Callable[[Intracomm, Board], int], comm: Intracomm, board: Board) -> Failure | None:
     try:
         code = work(comm, board)

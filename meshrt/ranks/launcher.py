@@ -9,6 +9,7 @@ import _socket  # socket itself imports enum, selectors and more: 10 ms
 import os
 import struct
 import sys
+import time
 from itertools import takewhile
 
 TYPE_CHECKING = False  # of typing, without it
@@ -117,3 +118,15 @@ def starter(environ: Mapping[str, str] | None = None) -> int:
     """The process that started this rank: the launcher's part on this node, or whatever stands between the two."""
     env = os.environ if environ is None else environ
     return int(env.get(STARTER) or os.getppid())
+
+
+def abort(code: int) -> None:
+    """Have the launcher end all ranks where this one has not started MPI. Of MPICH's, which waits for the others when
+    a rank has left with an error; others end them by themselves, or cannot be asked.
+    """
+    if os.environ.get("PMI_FD", "").isdigit() and "SLURM_STEP_ID" not in os.environ:
+        try:
+            os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={code}\n".encode())
+        except OSError:
+            return
+        time.sleep(2)

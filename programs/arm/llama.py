@@ -77,7 +77,7 @@ def run(
     engine = ArmEngine(soc, placed, caches)
     generation = generate(soc, engine, words, task.choice, keep, options.logits is not None)
     write_logits(soc.control, options, generation)
-    return {**said(words, task.choice, generation.new), **facts(config, engine)}
+    return {**said(soc, words, task.choice, generation.new), **facts(config, engine)}
 
 
 def layer_caches(

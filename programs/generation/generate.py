@@ -23,7 +23,7 @@ def generate(
     In a dialogue (the console's `turns`) what is said next is computed on top of all that is in the cache, token by
     token, and is among the new tokens.
     """
-    teller = Teller(machine.console, prompt)
+    teller = Teller(machine.console, prompt, machine.payload)
     generation = Generation([], [], choice.rng)
     if keep.state is None:
         if prompt.ids:
@@ -76,12 +76,12 @@ def _next(engine: Engine, scores: Scores, choice: Choice, generation: Generation
     engine.took(generation.new[-1])
 
 
-def said(prompt: Prompt, choice: Choice, new: list[int]) -> dict[str, Any]:
-    """What a report says of a generation, on every machine."""
+def said(machine: Machine, prompt: Prompt, choice: Choice, new: list[int]) -> dict[str, Any]:
+    """What a report says of a generation, on every machine. By shape tokens are 0, and there is no text."""
     return {
         "prompt_ids": list(prompt.ids),
         "token_ids": new,
-        "text": prompt.decode(new),
+        "text": prompt.decode(new) if machine.payload else None,
         "stopped": choice.stopped(new),
     }
 

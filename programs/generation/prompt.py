@@ -104,10 +104,10 @@ def parse_ids(text: str) -> list[int]:
 
 
 class Teller:
-    """Prints the text as it comes: after the prompt, or the answer alone."""
+    """Prints the text as it comes: after the prompt, or the answer alone. By shape, without `payload`, nothing."""
 
-    def __init__(self, console: Console, prompt: Prompt) -> None:
-        self.console, self.prompt, self.printed = console, prompt, ""
+    def __init__(self, console: Console, prompt: Prompt, payload: bool) -> None:
+        self.console, self.prompt, self.payload, self.printed = console, prompt, payload, ""
         if console.alone and console.loud:
             text = prompt.decode([*prompt.ids])
             if text is None:
@@ -116,7 +116,7 @@ class Teller:
 
     def tell(self, new: list[int], all_there: bool = False) -> None:
         """Print what the newest tokens add. A character that is not whole waits, unless they are `all_there`."""
-        text = self.prompt.decode([*self.prompt.ids, *new])
+        text = self.prompt.decode([*self.prompt.ids, *new]) if self.payload else None
         if text is not None and (all_there or not text.endswith("\ufffd")) and text.startswith(self.printed):
             self.console.text(text[len(self.printed) :])
             self.printed = text

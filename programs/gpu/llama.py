@@ -120,7 +120,7 @@ def write(gpus: Gpus, options: GenerationOptions, how: GpuOptions, codes: Compen
     steps.close()
     write_logits(gpus.control, options, generation)
     return Text(
-        said(prompt, task.choice, generation.new),
+        said(gpus, prompt, task.choice, generation.new),
         len(family.layers),
         engine,
         told(family, hold) | told_experts(gpus, mixing, family, steps.model.layers_run),

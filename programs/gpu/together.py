@@ -61,9 +61,10 @@ def answers(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Print the text of each request that was served, in their order; what is told of each."""
     for prompt, request in zip(prompts, requests, strict=True):
-        teller = Teller(gpus.console, prompt)
+        teller = Teller(gpus.console, prompt, gpus.payload)
         teller.tell(request.new, all_there=True)
         teller.end()
     return [
-        said(prompt, choice, request.new) | times(request) for prompt, request in zip(prompts, requests, strict=True)
+        said(gpus, prompt, choice, request.new) | times(request)
+        for prompt, request in zip(prompts, requests, strict=True)
     ]

@@ -38,8 +38,12 @@ def best_of_core(block: Block, chunks: Chunks, scores: np.ndarray) -> np.ndarray
 
 
 def token_of(block: Block, best: np.ndarray) -> int:
-    """The id of the best (logit, id) pair, [bh, bw, 2], that all have. UsageError where its logit is no number."""
-    if block.payload and not np.isfinite(best[0, 0, 0]):
+    """The id of the best (logit, id) pair, [bh, bw, 2], that all have; 0 by shape. UsageError where its logit is no
+    number.
+    """
+    if not block.payload:
+        return 0
+    if not np.isfinite(best[0, 0, 0]):
         raise UsageError(
             "no token can be picked: a logit is infinite or not a number; numbers in the checkpoint are, or become so"
             " in --dtype: float32 has the most room"

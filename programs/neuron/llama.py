@@ -86,7 +86,7 @@ def run(
     decoded = engine.seconds("decode")
     multiplied = sum(1 for form in config.quantized.values() if form.rank)  # matrices
     return {
-        **said(words, task.choice, generation.new),
+        **said(cores, words, task.choice, generation.new),
         "layers": config.layers,
         "ttft_seconds": engine.seconds("prefill"),
         "tpot_seconds": decoded / engine.steps if decoded is not None and engine.steps else None,

@@ -264,7 +264,7 @@ def use_a_prompt(folder: Path, arguments: tuple[str | None, ...]) -> None:
         options = GenerationOptions(model=str(folder), prompt=text, prompt_ids=ids, prompt_tokens=tokens)
         prompt = read_prompt(AloneControl(), folder, config.vocab_size, options)  # type: ignore[arg-type]  # one process for a communicator
         assert prompt.ids and all(0 <= token < config.vocab_size for token in prompt.ids), "ids beyond the vocabulary"
-        Teller(console, prompt).tell([3, 4])
+        Teller(console, prompt, payload=True).tell([3, 4])
         prompt.decode([5])
 
 

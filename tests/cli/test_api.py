@@ -129,14 +129,17 @@ def test_a_device_of_ones_own_and_limits() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mesk": 3}, "gemm has no option 'mesk'; it has algorithm, .*, and mesh has mesh, device"),
-        ({"m": 0}, "--m is 0; it starts at 1"),
-        ({"m": 2.5}, "--m is 2.5; it is a whole number"),
-        ({"m": "many"}, "--m is 'many'; it is a whole number"),
-        ({"lockstep": 1}, "--lockstep is 1; it is True or False"),
-        ({"algorithm": "strassen"}, "--algorithm is 'strassen'; there are meshgemm, cannon, summa, allgather"),
-        ({"route_entries": 257}, "--route-entries is 257; it is 1 to 256"),
-        ({"device": "wse9"}, "--device is 'wse9'; there are wse2, wse3, wormhole, dojo, ideal, files as mine.toml"),
+        ({"mesk": 3}, "gemm has no option 'mesk'; it has algorithm, .*, and mesh has mesh, device, .*, size, memory$"),
+        ({"m": 0}, "m is 0; it starts at 1"),
+        ({"m": 2.5}, "m is 2.5; it is a whole number"),
+        ({"m": "many"}, "m is 'many'; it is a whole number"),
+        ({"lockstep": 1}, "lockstep is 1; it is True or False"),
+        ({"algorithm": "strassen"}, "algorithm is 'strassen'; there are meshgemm, cannon, summa, allgather"),
+        ({"route_entries": 257}, "route_entries is 257; it is 1 to 256"),
+        (
+            {"device": "wse9"},
+            "device is 'wse9'; on mesh there are wse2, wse3, wormhole, dojo, ideal, files as mine.toml",
+        ),
         ({"on": "abacus"}, "no machine 'abacus': there are arm, gpu, mesh, neuron"),
         ({"mesh": "4by4"}, "mesh '4by4' is not WIDTHxHEIGHT"),
         ({"mesh": (2.5, 2)}, "mesh '2.5x2' is not WIDTHxHEIGHT, such as 8x8, with sides of 1 to 1000000"),
@@ -147,9 +150,14 @@ def test_a_device_of_ones_own_and_limits() -> None:
         ({"mesh": (-2, 3)}, "mesh '-2x3' is not WIDTHxHEIGHT"),
         ({"mesh": (2_000_000, 1)}, "mesh '2000000x1' is not WIDTHxHEIGHT"),
         ({"mesh": (True, 2)}, "mesh 'Truex2' is not WIDTHxHEIGHT"),
-        ({"mesh": 4}, r"--mesh is 4; it is WxH or \(W, H\)"),
+        ({"mesh": 4}, r"mesh is 4; it is WxH or \(W, H\)"),
+        ({"size": 4}, r"size is 4; it is WxH or \(W, H\)"),
+        ({"memory": 0}, "memory is 0; it starts at 1"),
+        ({"core_memory": True}, "core_memory is True; it is a whole number"),
+        ({"times": False}, "times is False; it is a whole number"),
+        ({"device": "a100"}, "device is 'a100'; on mesh there are wse2, wse3"),
         ({"spares": (1, 0.5), "defects": "0.01"}, "mesh '1x0.5' is not WIDTHxHEIGHT"),
-        ({"spares": 4, "defects": "0.01"}, r"--spares is 4; it is CxR or \(C, R\)"),
+        ({"spares": 4, "defects": "0.01"}, r"spares is 4; it is CxR or \(C, R\)"),
     ],
 )
 def test_what_cannot_be_is_an_exception(options: dict[str, Any], message: str) -> None:
@@ -174,8 +182,8 @@ def test_sizes_of_two_numbers_are_a_text_or_two_numbers() -> None:
     wrong: list[tuple[str, Any, str]] = [
         ("decode_mesh", (4, 0), "mesh '4x0' is not WIDTHxHEIGHT"),
         ("decode_mesh", "", "mesh '' is not WIDTHxHEIGHT"),
-        ("decode_mesh", 4, r"--decode-mesh is 4; it is WxH or \(W, H\)"),
-        ("expert_grid", 4, r"--expert-grid is 4; it is CxR or \(C, R\)"),
+        ("decode_mesh", 4, r"decode_mesh is 4; it is WxH or \(W, H\)"),
+        ("expert_grid", 4, r"expert_grid is 4; it is CxR or \(C, R\)"),
     ]
     for option, value, message in wrong:
         with pytest.raises(UsageError, match=message):
@@ -199,14 +207,17 @@ def test_numbers_are_what_the_command_would_make_of_them() -> None:
         assert type(report.arguments["tile"]) is int and report.arguments["tile"] == 2
         report.to_json()
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"bits": 5}, "--bits is 5; there are 4, 8"),
-        ({"bits": True}, "--bits is True; there are 4, 8"),
-        ({"m": -(10**400)}, "--m is -10+; it starts at 1"),
-        ({"m": float("nan")}, "--m is nan; it is a whole number"),
-        ({"m": float("inf")}, "--m is inf; it is a whole number"),
-        ({"m": np.float32("nan")}, "--m is nan; it is a whole number"),
-        ({"cores": float("-inf")}, "--cores is -inf; it is a whole number"),
-        ({"cores": 1.5}, "--cores is 1.5; it is a whole number"),
+        ({"bits": 5}, "bits is 5; there are 4, 8"),
+        ({"bits": True}, "bits is True; there are 4, 8"),
+        ({"m": True}, "m is True; it is a whole number"),
+        ({"cores": np.int64(0)}, "cores is 0; it starts at 1"),
+        ({"m": 10**30}, f"m is {10**30}; it is a whole number of at most {2**53}"),
+        ({"m": -(10**400)}, "m is -10+; it starts at 1"),
+        ({"m": float("nan")}, "m is nan; it is a whole number"),
+        ({"m": float("inf")}, "m is inf; it is a whole number"),
+        ({"m": np.float32("nan")}, "m is nan; it is a whole number"),
+        ({"cores": float("-inf")}, "cores is -inf; it is a whole number"),
+        ({"cores": 1.5}, "cores is 1.5; it is a whole number"),
     ]
     for option, message in wrong:
         with pytest.raises(UsageError, match=message):
@@ -218,24 +229,24 @@ def test_a_range_is_told_as_far_as_there_is_one() -> None:
         return {}
 
     for share in (0.75, float("nan")):
-        with pytest.raises(UsageError, match=f"--share is {share}; it is 0.5 at most"):
+        with pytest.raises(UsageError, match=f"share is {share}; it is 0.5 at most"):
             meshrt.run(own, mesh=(1, 1), share=share)
 
 
 @pytest.mark.parametrize(
     ("program", "options", "message"),
     [
-        ("llama-tiny", {"decode_phases": 0}, "--decode-phases is 0; it is 1 to 64"),
-        ("llama-tiny", {"decode_regions": 0}, "--decode-regions is 0; it starts at 1"),
-        ("llama-tiny", {"temperature": float("inf")}, "--temperature is inf; it is at least 0 and below inf"),
-        ("llama-tiny", {"top_p": float("nan")}, "--top-p is nan; it is above 0 and 1 at most"),
-        ("serve", {"burstiness": 0.0, "rate": 1.0}, "--burstiness is 0.0; it is above 0$"),
-        ("serve", {"rate": float("inf")}, "--rate is inf; it is 0 to 1000000000$"),
-        ("serve", {"rate": 1e-12}, "--rate is 1e-12; it is 0, or 1e-09 to 1e.09 a second"),
-        ("serve", {"random_range_ratio": 1}, "--random-range-ratio is 1; it is at least 0 and below 1"),
-        ("lowrank", {"ratio": -0.5, "payload": False}, "--ratio is -0.5; it is at least 0 and below 1"),
-        ("lowrank", {"capacity": 0}, "--capacity is 0; it is above 0"),
-        ("lowrank", {"link_rate": 0}, "--link-rate is 0; it is 1e-15 to 1e.18"),
+        ("llama-tiny", {"decode_phases": 0}, "decode_phases is 0; it is 1 to 64"),
+        ("llama-tiny", {"decode_regions": 0}, "decode_regions is 0; it starts at 1"),
+        ("llama-tiny", {"temperature": float("inf")}, "temperature is inf; it is at least 0 and below inf"),
+        ("llama-tiny", {"top_p": float("nan")}, "top_p is nan; it is above 0 and 1 at most"),
+        ("serve", {"burstiness": 0.0, "rate": 1.0}, "burstiness is 0.0; it is above 0$"),
+        ("serve", {"rate": float("inf")}, "rate is inf; it is 0 to 1000000000$"),
+        ("serve", {"rate": 1e-12}, "rate is 1e-12; it is 0, or 1e-09 to 1e.09 a second"),
+        ("serve", {"random_range_ratio": 1}, "random_range_ratio is 1; it is at least 0 and below 1"),
+        ("lowrank", {"ratio": -0.5, "payload": False}, "ratio is -0.5; it is at least 0 and below 1"),
+        ("lowrank", {"capacity": 0}, "capacity is 0; it is above 0"),
+        ("lowrank", {"link_rate": 0}, "link_rate is 0; it is 1e-15 to 1e.18"),
     ],
 )
 def test_ranges_are_those_of_the_option(program: str, options: dict[str, Any], message: str) -> None:
@@ -316,7 +327,29 @@ def test_payload_is_said_as_the_command_says_it_or_true_or_false() -> None:
                 call("gemm", mesh=(2, 2), payload=wrong, **SMALL)
 
 
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("run llama-tiny --on gpu --tp 2 --size 4", "--size and --tp"),
+        ("run gemm --mesh=4x4 --size 4x4", "--mesh and --size"),
+        ("run llama-tiny --on neuron --memory 100000 --sbuf-bytes 100000", "--memory and --sbuf-bytes"),
+        ("run llama-tiny --on arm --dram 100000 --memory=100000", "--dram and --memory"),
+        ("fit gemm --memory 100 --core-memory 100", "--core-memory and --memory"),
+    ],
+)
+def test_the_command_refuses_two_words_for_the_same(line: str, names: str, run_meshrt: Callable[..., Finished]) -> None:
+    done = run_meshrt(*line.split())
+    assert done.code == 2 and f"error: {names} say the same thing: give one of them" in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_word_as_a_text_is_no_option(run_meshrt: Callable[..., Finished]) -> None:
+    done = run_meshrt("run", "llama-tiny", "--prompt", "--size", "--mesh", "8x8", "--max-new-tokens", "1", "-q")
+    assert done.code == 0, done.stderr
+
+
 def test_the_command_refuses_in_the_same_words(run_meshrt: Callable[..., Finished]) -> None:
+    """With flags for names."""
     done = run_meshrt("run", "gemm", "--m", "0")
     assert (done.code, done.stderr) == (2, "meshrt: error: --m is 0; it starts at 1\n")
     done = run_meshrt("run", "gemm", "--route-entries", "257")
@@ -369,7 +402,7 @@ def test_a_sweep_goes_past_a_limit_and_not_past_a_mistake() -> None:
     (full,) = meshrt.sweep("gemm", mesh=[(4, 4)], m=1000, k=64, n=64, payload=False)
     line = meshrt.fit("gemm", mesh=(4, 4), m=1000, k=64, n=64).line()
     assert full.refused is not None and full.refused.endswith(f"; {line}") and line.endswith("--mesh 5x5 would do")
-    with pytest.raises(UsageError, match="--m is 0"):
+    with pytest.raises(UsageError, match="m is 0"):
         meshrt.sweep("gemm", m=[16, 0])
 
 

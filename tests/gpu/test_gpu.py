@@ -211,7 +211,7 @@ def test_what_cannot_be_joined_is_refused() -> None:
 
 @pytest.mark.mpi(ranks=[2])
 def test_more_ranks_than_gpus_are_refused(comm: Any) -> None:
-    with pytest.raises(UsageError, match="2 ranks for 1 GPUs"):
+    with pytest.raises(UsageError, match="2 ranks for 1 GPU: start 1 rank at most"):
         new_gpus(1, comm)
 
 

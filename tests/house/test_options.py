@@ -49,7 +49,7 @@ def test_a_users_program_may_have_groups() -> None:
 
     assert meshrt.run(own, mesh=(1, 1), top=5).result == {"top": 5, "heat": 0.5, "more": False}
     assert meshrt.run(own, mesh=(1, 1)).arguments == {"top": 3, "heat": 0.5, "more": False}
-    with pytest.raises(UsageError, match="--top is 0; it starts at 1"):
+    with pytest.raises(UsageError, match="top is 0; it starts at 1"):
         meshrt.run(own, mesh=(1, 1), top=0)
 
 

@@ -85,6 +85,17 @@ def test_zero_is_a_row_on_arm_cores_as_well(program: str, options: dict[str, Any
     assert word.measured == zero.measured
 
 
+def test_by_shape_there_is_no_text_and_tokens_are_alike() -> None:
+    """On every machine."""
+    results = {}
+    for machine in SIZES:
+        options: dict[str, Any] = {"prompt": "One day", "max_new_tokens": 3, "layers": 2}
+        result = meshrt.run("llama-tiny", on=machine, payload=False, **options, **SIZES[machine]).result
+        results[machine] = {key: result[key] for key in ("prompt_ids", "token_ids", "text", "stopped")}
+    assert results["mesh"]["token_ids"] == [0, 0, 0] and results["mesh"]["text"] is None
+    assert all(result == results["mesh"] for result in results.values())
+
+
 @pytest.mark.mpi(ranks=[1])
 def test_a_draw_counts_what_the_likeliest_does(comm: Any) -> None:
     """Logits leave the GPUs for it, which is not counted: no machine is said to draw."""
