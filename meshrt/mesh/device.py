@@ -8,6 +8,7 @@ from meshrt.errors import UsageError
 from meshrt.records import dataclass
 
 VECTOR_OPERANDS = 3  # of an operation of a vector instruction, in memory: two are read, one is written
+COLOURS = 256  # what the one-byte colour of a header can tell apart
 POSITIVE = (
     "width", "height", "core_memory", "route_entries", "link_bytes_per_cycle", "macs_per_cycle", "macs_per_cycle_16",
     "adds_per_cycle", "adds_per_cycle_16", "matrix_passes", "die_rows", "clock_hz",
@@ -67,12 +68,12 @@ class Device:
             value = getattr(self, field.name)
             if isinstance(value, (int, float)) and value < 0:
                 raise UsageError(f"device {self.name}: {field.name} is {value}; it cannot be negative")
-            if field.name == "route_entries" and value is not None and value > 256:
-                raise UsageError(f"device {self.name}: route_entries is {value}; a header's byte tells 256 colours apart")
             if value == 0 and field.name in POSITIVE:
                 raise UsageError(f"device {self.name}: {field.name} is 0; nothing would ever be done")
             if field.name in ENERGY:
                 check_range(self.name, field.name, value)
+        if self.route_entries is not None and self.route_entries > COLOURS:
+            raise UsageError(f"device {self.name}: route_entries is {self.route_entries}; it is at most {COLOURS}")
 
     def busy_cycles(self, nbytes: int) -> float:
         """Cycles for which a packet of nbytes keeps a link busy."""

@@ -139,6 +139,7 @@ def test_a_preset_written_and_read_is_itself(name: str, tmp_path: Path) -> None:
         ('name = "a"\nidle_watts = 2.5', "idle_watts is 2.5; it is the lowest and the highest"),
         ('name = "a"\nhop_picojoules = [2, 1]', "hop_picojoules is .2.0, 1.0.; it is the lowest and the highest"),
         ('name = "a"\nbeta = -1', "beta is -1.0; it cannot be negative"),
+        ('name = "a"\nroute_entries = 257', "route_entries is 257; it is at most 256"),
         ('name = "a"\nlink_bytes_per_cycle = 0', "link_bytes_per_cycle is 0; nothing would ever be done"),
         ('name = "a"\nchunk_cycles_16 = 2', "chunk_cycles_16 is nothing without chunk_cycles: give both, or leave it"),
         ('name = "a"\nadds_per_cycle_16 = 2', "adds_per_cycle_16 is nothing without adds_per_cycle"),

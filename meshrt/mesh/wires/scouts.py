@@ -17,9 +17,10 @@ import numpy as np
 
 from meshrt.errors import RouteError
 from meshrt.mesh.cores import Cores
+from meshrt.mesh.device import COLOURS
 from meshrt.mesh.mesh import OPPOSITE, PORT_NAMES, RAMP
 from meshrt.mesh.wires.routers import AXIS_PORTS, core_at, edge_core, ints, look_up, next_core, own_sources, uniform
-from meshrt.mesh.wires.tables import COLOURS, Channel, check_installed
+from meshrt.mesh.wires.tables import Channel, check_installed
 from meshrt.records import dataclass
 
 SHORT, MANY = 8, 256  # ticks, and visits to routers, up to which nobody asks whether scouts go in a loop

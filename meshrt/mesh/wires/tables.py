@@ -8,13 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from meshrt.errors import LimitError, RouteError, UsageError
-from meshrt.mesh.device import Device
+from meshrt.mesh.device import COLOURS, Device
 from meshrt.mesh.mesh import Mesh
 from meshrt.mesh.wires.masks import Masks, grown, new_masks, set_entries
 from meshrt.mesh.wires.routes import Path, Route, check_paths, check_routes
 from meshrt.records import dataclass
 
-COLOURS = 256  # what the one-byte colour of a header can tell apart, on a device without a limit of its own
 AT_ONCE = 64 * 1024  # entries that are written together: their positions take twenty times their memory
 LEFT = -1  # the epoch of a channel whose routes are no longer installed
 
