@@ -20,8 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshrt.errors import UsageError
-from meshrt.mesh.device import Device
-from meshrt.mesh.wires.tables import COLOURS
+from meshrt.mesh.device import COLOURS, Device
 from meshrt.ranks.console import Console
 from meshrt.studies.plmr import growth
 from meshrt.studies.plmr.expect import Expectation, broken
