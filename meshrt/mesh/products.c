@@ -11,10 +11,8 @@
 #include <cpuid.h>
 #include <immintrin.h>
 #define WITH_FMA __attribute__((target("fma")))
-#define WITH_AVX2 __attribute__((target("avx2")))
 #else
 #define WITH_FMA
-#define WITH_AVX2
 #endif
 
 enum { MOST = 8 }; /* dimensions of an array */
@@ -333,8 +331,10 @@ typedef void Widening(const char *from, Py_ssize_t step, float *to, Py_ssize_t t
     }
 WIDENING(widen_float16, , of_float16)
 WIDENING(widen_bfloat16, , of_bfloat16)
-WIDENING(widen_float16_avx2, WITH_AVX2, of_float16)
-WIDENING(widen_bfloat16_avx2, WITH_AVX2, of_bfloat16)
+#if defined(__x86_64__)
+WIDENING(widen_float16_avx2, __attribute__((target("avx2"))), of_float16)
+WIDENING(widen_bfloat16_avx2, __attribute__((target("avx2"))), of_bfloat16)
+#endif
 
 static Widening *widening_of(int is_float16)
 {

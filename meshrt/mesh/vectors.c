@@ -2,9 +2,9 @@
 
    BLAS is called with the tile's transpose. Of a tile by row (its sgemv_n_4.c) the columns are summed side by side, eight
    steps at a time, then four, each time from zero and then added to what there is; in the first columns, a number of them
-   that is no multiple of 16, even and odd steps apart. The last steps, up to three, are products and sums with two
-   roundings. The last columns, up to three, are sums of all steps in order. Of a tile by column (sgemv_t_4.c) each is a
-   sum in eight parts, of every eighth step, to which the last steps, up to three, are added.
+   that is no multiple of 16, even and odd steps apart. The last columns, up to three, are sums of all steps in order. Of a
+   tile by column (sgemv_t_4.c) each is a sum in eight parts, of every eighth step, up to a multiple of four. Each step has
+   one rounding; but the last steps and the last columns, up to three, and what goes with the latter, have two.
 
    Whether it is what BLAS does here, products.py finds out. */
 
