@@ -156,6 +156,13 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("adds ? *to + sum : sum", "sum", PRODUCTS),
         ("at[of] += leading->steps[d][of];", ";", PRODUCTS),
         ("found.sizes[within] *= size;", ";", PRODUCTS),
+        ("joined.sizes[within] *= all.sizes[d];", ";", "test_products.py"),
+    ],
+    "meshrt/mesh/vectors.c": [
+        ("sum[j] = end[4 - (s.n - j)];", "sum[j] = end[j - columns];", "test_products.py"),
+        ("            c[j] += sum[j];", "            c[j] = sum[j];", "test_products.py"),
+        ("l = 4 - left; l < 4", "l = 3; l < 4", "test_products.py"),
+        ("        l = 4;", "        l = 8;", "test_products.py"),
     ],
     "meshrt/mesh/wires/tiles.c": [
         ("room : begin + moves[n].from", "room : begin + moves[n].to", CORE),

@@ -2,11 +2,11 @@
 
    A number of the product is what BLAS makes of it: the sum of a[i, l] b[l, j] in the order of l from zero, in float32,
    each step with one rounding (fused) or with two; or, in some rows, the sum of those of even l and that of those of
-   odd l. Which of them BLAS does here, products.py finds out. The second factor may be of 16 bits: its numbers are made
-   float32, which is exact, as they are multiplied. */
+   odd l; or, of a vector, what vectors.c does. Which of them BLAS does here, products.py finds out. The second factor may
+   be of 16 bits: its numbers are made float32, which is exact, as they are multiplied, or, for BLAS, before that. */
 
+#include "products.h"
 #include "numbers.h"
-#include "stable.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
@@ -16,12 +16,6 @@
 #endif
 
 enum { MOST = 8 }; /* dimensions of an array */
-
-/* Sizes of a product and steps, in numbers, of its three arrays along rows and columns. */
-typedef struct {
-    int64_t m, k, n, a_row, a_column, b_row, b_column, c_row, c_column;
-    const char *apart; /* of each row: are steps of even and of odd l summed apart? NULL: not of tiles that may be */
-} Shape;
 
 #define FUSED(x, y, sum) __builtin_fmaf(x, y, sum)
 #define PLAIN(x, y, sum) ((sum) + (x) * (y))
@@ -190,9 +184,7 @@ static int64_t side_of(const Shape *s)
 SQUARES(fused_row, WITH_FMA, fused_tile)
 SQUARES(plain_row, , plain_tile)
 
-typedef void Row(char *const *at, const Py_ssize_t *steps, Py_ssize_t count, const Shape *s, int adds);
-
-enum { KINDS = 3 }; /* of the second factor: float32, float16, bfloat16 */
+enum { TWO_ROUNDINGS, ONE_ROUNDING, AS_VECTORS, ORDERS }; /* in which numbers are summed; ORDERS in products.py */
 static Row *const ROWS_OF[KINDS][2] = {
     {plain_row, fused_row}, {plain_row_float16, fused_row_float16}, {plain_row_bfloat16, fused_row_bfloat16}};
 
@@ -272,19 +264,22 @@ static Row *broad_way(const Shape *s)
     return broad_plain;
 }
 
-/* multiply(a, b, c, fused, adds, kind, apart): c = a b, or c += a b, in all leading dimensions. `kind` 0: b is float32,
-   1: float16, 2: the 16 bits of bfloat16. `apart`: bytes, 1 for each row of a tile whose even and odd steps are summed
-   apart, of fused sums of float32 by row; it may be left out. False: there is no such instruction, or other tiles. */
+/* multiply(a, b, c, order, adds, kind, apart): c = a b, or c += a b, in all leading dimensions. `order` 0: two roundings
+   a step, 1: one, 2: as vectors.c does. `kind` 0: b is float32, 1: float16, 2: the 16 bits of bfloat16. `apart`: bytes, 1
+   for each row of a tile whose even and odd steps are summed apart, of sums of float32 by row with one rounding; it may be
+   left out. False: there is no such instruction, or other tiles. */
 PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     (void)module;
     if (count != 6 && count != 7)
-        return PyErr_SetString(PyExc_TypeError, "multiply(a, b, c, fused, adds, kind, apart)"), NULL;
-    const int fused = PyObject_IsTrue(given[3]), adds = PyObject_IsTrue(given[4]);
-    const long long kind = PyLong_AsLongLong(given[5]);
+        return PyErr_SetString(PyExc_TypeError, "multiply(a, b, c, order, adds, kind, apart)"), NULL;
+    const long long order = PyLong_AsLongLong(given[3]), kind = PyLong_AsLongLong(given[5]);
+    const int adds = PyObject_IsTrue(given[4]);
     if (kind < 0 || kind >= KINDS)
         return PyErr_Occurred() ? NULL : (PyErr_SetString(PyExc_ValueError, "multiply: kind is 0, 1 or 2"), NULL);
-    if (fused && !has_fma())
+    if (order < 0 || order >= ORDERS)
+        return PyErr_Occurred() ? NULL : (PyErr_SetString(PyExc_ValueError, "multiply: order is 0, 1 or 2"), NULL);
+    if (order != TWO_ROUNDINGS && !has_fma())
         return Py_BuildValue("i", 0);
     Py_buffer views[4];
     const int wanted = count > 6 ? 4 : 3;
@@ -303,8 +298,11 @@ PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count)
             views[1].strides[last] / b_size, views[2].strides[last - 1] / 4, views[2].strides[last] / 4,
             wanted > 3 ? views[3].buf : NULL,
         };
-        const int broad = shape.apart && views[3].len == shape.m && fused && !kind;
-        Row *const way = broad ? broad_way(&shape) : shape.apart ? NULL : ROWS_OF[kind][fused];
+        const int broad = shape.apart && views[3].len == shape.m && order == ONE_ROUNDING && kind == FLOAT32;
+        Row *const way = broad                 ? broad_way(&shape)
+                         : shape.apart         ? NULL
+                         : order == AS_VECTORS ? vectors_way(&shape, kind)
+                                               : ROWS_OF[kind][order];
         const Leading leading = leading_of(views);
         char *const begin[3] = {views[0].buf, views[1].buf, views[2].buf};
         made = way != NULL;
@@ -314,4 +312,112 @@ PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count)
     while (held--)
         PyBuffer_Release(&views[held]);
     return PyErr_Occurred() ? NULL : Py_BuildValue("i", made);
+}
+
+/* ------------------------------------------------------------------------------------------- numbers before a product */
+
+typedef void Widening(const char *from, Py_ssize_t step, float *to, Py_ssize_t to_step, Py_ssize_t count);
+
+/* `step` in bytes, `to_step` in numbers. */
+#define WIDENING(name, attributes, widened)                                                                            \
+    attributes static void name(const char *from, Py_ssize_t step, float *to, Py_ssize_t to_step, Py_ssize_t count)    \
+    {                                                                                                                  \
+        if (step == 2 && to_step == 1)                                                                                 \
+            for (Py_ssize_t n = 0; n < count; n++)                                                                     \
+                to[n] = widened(((const uint16_t *)from)[n]);                                                          \
+        else                                                                                                           \
+            for (Py_ssize_t n = 0; n < count; n++)                                                                     \
+                to[n * to_step] = widened(*(const uint16_t *)(from + n * step));                                       \
+    }
+WIDENING(widen_float16, , of_float16)
+WIDENING(widen_bfloat16, , of_bfloat16)
+#if defined(__x86_64__)
+WIDENING(widen_float16_avx2, __attribute__((target("avx2"))), of_float16)
+WIDENING(widen_bfloat16_avx2, __attribute__((target("avx2"))), of_bfloat16)
+#endif
+
+static Widening *widening_of(int is_float16)
+{
+#if defined(__x86_64__)
+    if (has_vectors())
+        return is_float16 ? widen_float16_avx2 : widen_bfloat16_avx2;
+#endif
+    return is_float16 ? widen_float16 : widen_bfloat16;
+}
+
+/* Dimensions of two arrays, the innermost first: sizes, and steps in bytes of both. */
+typedef struct {
+    int count;
+    Py_ssize_t sizes[MOST], steps[MOST][2];
+} Layout;
+
+/* In the order in which the second array lies. Two dimensions that lie in memory as one are one. */
+static Layout layout_of(const Py_buffer *views)
+{
+    Layout all = {0};
+    for (int d = 0; d < views[0].ndim; d++) { /* sorted in */
+        int at = all.count++;
+        for (; at > 0 && all.steps[at - 1][1] > views[1].strides[d]; at--) {
+            all.sizes[at] = all.sizes[at - 1];
+            memcpy(all.steps[at], all.steps[at - 1], sizeof all.steps[at]);
+        }
+        all.sizes[at] = views[0].shape[d];
+        all.steps[at][0] = views[0].strides[d], all.steps[at][1] = views[1].strides[d];
+    }
+    Layout joined = {0};
+    for (int d = 0; d < all.count; d++) {
+        const int within = joined.count - 1;
+        if (all.sizes[d] == 1)
+            continue;
+        int goes_on = within >= 0;
+        for (int n = 0; goes_on && n < 2; n++)
+            goes_on = all.steps[d][n] == joined.sizes[within] * joined.steps[within][n];
+        if (goes_on)
+            joined.sizes[within] *= all.sizes[d];
+        else {
+            joined.sizes[joined.count] = all.sizes[d];
+            memcpy(joined.steps[joined.count++], all.steps[d], sizeof all.steps[d]);
+        }
+    }
+    return joined.count ? joined : (Layout){1, {1}, {{2, 4}}}; /* a number alone */
+}
+
+static void widen_within(const Layout *of, int d, const char *from, char *to, Widening *way)
+{
+    if (d == 0) {
+        way(from, of->steps[0][0], (float *)to, of->steps[0][1] / 4, of->sizes[0]);
+        return;
+    }
+    for (Py_ssize_t n = 0; n < of->sizes[d]; n++)
+        widen_within(of, d - 1, from + n * of->steps[d][0], to + n * of->steps[d][1], way);
+}
+
+/* widen(from, to, kind): numbers of 16 bits as float32, `kind` as for multiply, in an array of the same shape. */
+PyObject *widen(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 3)
+        return PyErr_SetString(PyExc_TypeError, "widen(from, to, kind)"), NULL;
+    const long long kind = PyLong_AsLongLong(given[2]);
+    if (kind != FLOAT16 && kind != BFLOAT16)
+        return PyErr_Occurred() ? NULL : (PyErr_SetString(PyExc_ValueError, "widen: kind is 1 or 2"), NULL);
+    Py_buffer views[2];
+    int held = 0;
+    for (; held < 2; held++)
+        if (PyObject_GetBuffer(given[held], &views[held], held ? PyBUF_STRIDES | PyBUF_WRITABLE : PyBUF_STRIDES))
+            break;
+    if (held == 2) {
+        int alike = views[0].itemsize == 2 && views[1].itemsize == 4 && views[0].ndim == views[1].ndim &&
+                    0 < views[0].ndim && views[0].ndim <= MOST;
+        for (int d = 0; alike && d < views[0].ndim; d++)
+            alike = views[0].shape[d] == views[1].shape[d];
+        if (alike) {
+            const Layout layout = layout_of(views);
+            widen_within(&layout, layout.count - 1, views[0].buf, views[1].buf, widening_of(kind == FLOAT16));
+        } else
+            PyErr_SetString(PyExc_ValueError, "widen: arrays of 16 and of 32 bits and of one shape");
+    }
+    while (held--)
+        PyBuffer_Release(&views[held]);
+    return PyErr_Occurred() ? NULL : Py_BuildValue("");
 }

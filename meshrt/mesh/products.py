@@ -2,7 +2,8 @@
 
 The compiled core (products.c) then makes the same numbers: in which way is found out by comparing them with BLAS's,
 once for each size. Where none is the same, as where BLAS sums in another order, BLAS it is. Tiles of 16 bits it reads
-as they lie, where NumPy makes a copy in float32 first; so larger ones gain as well.
+as they lie, where NumPy makes a copy in float32 first; so larger ones gain as well. Where BLAS is to have that copy,
+the core makes it.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,13 +18,17 @@ from meshrt.records import dataclass
 SMALL = 128  # multiply-accumulates; for larger tiles BLAS takes less time
 BROAD = 4096  # the same for tiles by row, with columns for whole vectors
 VECTOR = 8  # numbers
-BAND = 1 << 18  # numbers that are made float32 at a time: 1 MiB
-BAND_MADE = 1 << 16  # that are made of codes at a time
 SMALL_16 = 1024  # the same where the second factor is of 16 bits
+VECTORS = 4096  # the same of a vector and tiles of float32
+VECTORS_16 = 1 << 18  # and of 16 bits, which BLAS would get a copy of
+BAND = 1 << 18  # numbers that NumPy makes float32 at a time: 1 MiB
+BAND_MADE = 1 << 16  # that the core makes so, or that are made of codes, at a time
 FEW = 8  # tiles, for which it does not pay to find out
 TRIED = 64
+TRIED_NUMBERS = 1 << 17  # of larger tiles fewer are tried
 KINDS = {"float16": 1, "bfloat16": 2}  # of the second factor, as products.c has them; 0 is float32
-Way: TypeAlias = bool | bytes  # one rounding a step, or two; bytes: one, and which rows sum even and odd steps apart
+TWO_ROUNDINGS, ONE_ROUNDING, AS_VECTORS = range(3)  # the orders of products.c
+Way: TypeAlias = int | bytes  # one of them; bytes: one rounding, and which rows sum even and odd steps apart
 Some: TypeAlias = tuple[slice, slice]  # of a block's cores
 
 
@@ -38,13 +43,18 @@ class Made:
     make: Callable[[Some], np.ndarray]
 
     def bands(self) -> Iterator[tuple[Some, np.ndarray]]:
-        height, width = self.shape[:2]
-        fit = max(1, BAND_MADE // max(1, prod(self.shape[2:])))  # cores
-        rows, columns = max(1, fit // width), min(fit, width)
-        for y in range(0, height, rows):
-            for x in range(0, width, columns):
-                cores = slice(y, y + rows), slice(x, x + columns)
-                yield cores, self.make(cores)
+        for cores in _bands(self.shape, BAND_MADE):
+            yield cores, self.make(cores)
+
+
+def _bands(shape: tuple[int, ...], numbers: int) -> Iterator[Some]:
+    """Cores of a block [bh, bw, ..] whose tiles have no more numbers than these, or one core."""
+    height, width = shape[:2]
+    fit = max(1, numbers // max(1, prod(shape[2:])))  # cores
+    rows, columns = max(1, fit // width), min(fit, width)
+    for y in range(0, height, rows):
+        for x in range(0, width, columns):
+            yield slice(y, y + rows), slice(x, x + columns)
 
 
 def product(core: Any, a: np.ndarray, b: np.ndarray | Made, total: np.ndarray | None = None) -> np.ndarray:
@@ -62,13 +72,13 @@ def product(core: Any, a: np.ndarray, b: np.ndarray | Made, total: np.ndarray | 
     kind = _kind(b.dtype) if b.itemsize == 2 else 0
     if not kind:
         b = b.astype(np.float32, copy=False)
-    fused = _way(core, a, b)
-    if fused is not None and (total is None or _apart(total, a, b)):
+    way = _way(core, a, b)
+    if way is not None and (total is None or _apart(total, a, b)):
         c: np.ndarray = np.empty((*a.shape[:-1], b.shape[-1]), np.float32) if total is None else total
-        apart = (fused,) if isinstance(fused, bytes) else ()
-        if core.multiply(a, b.view(np.uint16) if kind else b, c, fused is not False, total is not None, kind, *apart):
+        how = (ONE_ROUNDING, total is not None, kind, way) if isinstance(way, bytes) else (way, total is not None, kind)
+        if core.multiply(a, b.view(np.uint16) if kind else b, c, *how):
             return c
-    c = _by_blas(a, b)
+    c = _by_blas(core, a, b)
     if total is None:
         return c
     total += c
@@ -81,32 +91,47 @@ def _kind(dtype: np.dtype[Any]) -> int:
     return KINDS.get(dtype.name, 0)
 
 
-def _by_blas(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """BLAS's a @ b. Of 16 bits, the copy of b in float32 is of some rows of cores at a time, and stays in the cache."""
-    rows = max(1, BAND // max(1, b[:1].size))
-    if b.dtype == np.float32 or not 3 <= a.ndim == b.ndim or not rows < len(a) == len(b):
-        return np.asarray(np.matmul(a, b.astype(np.float32, copy=False)))
+def _by_blas(core: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """BLAS's a @ b. Of 16 bits, the copy of b in float32 is of some cores at a time, and stays in the cache."""
+    if b.dtype == np.float32:
+        return np.asarray(np.matmul(a, b))
+    if not 4 <= a.ndim == b.ndim or a.shape[:2] != b.shape[:2]:
+        return np.asarray(np.matmul(a, _widened(core, b)))
     leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     c = np.empty((*leading, a.shape[-2], b.shape[-1]), np.float32)
-    for low in range(0, len(b), rows):
-        np.matmul(a[low : low + rows], b[low : low + rows].astype(np.float32), out=c[low : low + rows])
+    for cores in _bands(b.shape, BAND if core is None else BAND_MADE):
+        np.matmul(a[cores], _widened(core, b[cores]), out=c[cores])
     return c
+
+
+def _widened(core: Any, b: np.ndarray) -> np.ndarray:
+    """b in float32, lying as b does."""
+    if core is None or not _kind(b.dtype):
+        return b.astype(np.float32)
+    numbers = np.empty_like(b, np.float32)
+    core.widen(b.view(np.uint16), numbers, _kind(b.dtype))
+    return numbers
 
 
 def _way(core: Any, a: np.ndarray, b: np.ndarray) -> Way | None:
     """How the compiled core makes BLAS's numbers; None where it does not, or is not there."""
     m, k, n = *a.shape[-2:], b.shape[-1]
-    most = SMALL_16 if b.itemsize == 2 else SMALL if n % VECTOR else BROAD
-    if core is None or m * k * n > most or not 3 <= a.ndim == b.ndim <= 8 or a.shape[:-2] != b.shape[:-2]:
+    macs, is_16 = m * k * n, b.itemsize == 2
+    most = SMALL_16 if is_16 else SMALL if n % VECTOR else BROAD
+    if m == 1:
+        most = VECTORS_16 if is_16 else max(most, VECTORS)
+    if core is None or macs > most or not 3 <= a.ndim == b.ndim <= 8 or a.shape[:-2] != b.shape[:-2]:
         return None
     if prod(a.shape[:-2]) < FEW:
         return None
     turned = tuple(_turned(tiles) for tiles in (a, b))
     if None in turned or not prod(a.shape):
         return None
-    if b.itemsize == 2 or m * k * n <= SMALL:
-        return _found(core, m, k, n, *turned)
-    return None if any(turned) else _found(core, m, k, n, False, False, True)
+    orders = (ONE_ROUNDING, TWO_ROUNDINGS) if macs <= (SMALL_16 if is_16 else SMALL) else ()
+    way = _found(core, m, k, n, *turned, (AS_VECTORS, *orders) if m == 1 else orders)
+    if way is None and not is_16 and macs > SMALL and not n % VECTOR and not any(turned):
+        return _rows_apart(core, m, k, n)
+    return way
 
 
 def _apart(total: np.ndarray, a: np.ndarray, b: np.ndarray) -> bool:
@@ -125,28 +150,40 @@ def _turned(tiles: np.ndarray) -> bool | None:
 
 
 @cache
-def _found(core: Any, m: int, k: int, n: int, a_turned: bool, b_turned: bool, broad: bool = False) -> Way | None:
-    """Tried on numbers of many sizes, zeros of both signs among them; `broad`: of tiles by row, which rows sum so."""
-    a, b = (_numbers(*size) for size in ((m, k, a_turned), (k, n, b_turned)))
-    c, expected = np.empty((TRIED, m, n), np.float32), np.matmul(a, b)
-    if not broad:
-        for fused in (True, False):
-            if core.multiply(a, b, c, fused, False, 0) and c.tobytes() == expected.tobytes():
-                return fused
-        return None
-    alike = []
+def _found(core: Any, m: int, k: int, n: int, a_turned: bool, b_turned: bool, orders: tuple[int, ...]) -> int | None:
+    """The first of these orders that makes BLAS's numbers."""
+    a, b, expected = _tried(m, k, n, a_turned, b_turned)
+    c = np.empty_like(expected)
+    for order in orders:
+        if core.multiply(a, b, c, order, False, 0) and c.tobytes() == expected.tobytes():
+            return order
+    return None
+
+
+@cache
+def _rows_apart(core: Any, m: int, k: int, n: int) -> bytes | None:
+    """Of tiles by row, which rows sum even and odd steps apart; None where some are neither sum."""
+    a, b, expected = _tried(m, k, n, False, False)
+    c, alike = np.empty_like(expected), []
     for apart in (b"\0", b"\1"):
-        if not core.multiply(a, b, c, True, False, 0, apart * m):
+        if not core.multiply(a, b, c, ONE_ROUNDING, False, 0, apart * m):
             return None
         alike.append((c.view(np.uint32) == expected.view(np.uint32)).all(axis=(0, 2)))
     return bytes(~alike[0]) if (alike[0] | alike[1]).all() else None
 
 
-def _numbers(rows: int, columns: int, turned: bool) -> np.ndarray:
-    count = TRIED * rows * columns
+def _tried(m: int, k: int, n: int, a_turned: bool, b_turned: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Factors and BLAS's product: numbers of many sizes, zeros of both signs among them."""
+    tiles = min(TRIED, max(2, TRIED_NUMBERS // (k * n)))
+    a, b = _numbers(tiles, m, k, a_turned), _numbers(tiles, k, n, b_turned)
+    return a, b, np.matmul(a, b)
+
+
+def _numbers(tiles: int, rows: int, columns: int, turned: bool) -> np.ndarray:
+    count = tiles * rows * columns
     at = np.arange(1, count + 1)
     numbers: np.ndarray = (np.sin(at * 1.7) * np.exp(3 * np.sin(at * 0.37)) * (at % 11 > 0)).astype(np.float32)
     numbers[::7] *= -1
     if turned:
-        return numbers.reshape(TRIED, columns, rows).swapaxes(1, 2)
-    return numbers.reshape(TRIED, rows, columns)
+        return numbers.reshape(tiles, columns, rows).swapaxes(1, 2)
+    return numbers.reshape(tiles, rows, columns)

@@ -278,7 +278,8 @@ def test_transfers_among_others_under_way(device: str, done: list[tuple[str, int
 @compiled
 def test_some_products_are_the_cores_own() -> None:
     """Else the test above would compare BLAS with itself: a sum of one product has no order."""
-    assert products._found(core.built, 3, 1, 3, False, False) is not None
+    orders = products.ONE_ROUNDING, products.TWO_ROUNDINGS
+    assert products._found(core.built, 3, 1, 3, False, False, orders) is not None
 
 
 def test_a_choice_that_there_is_not_is_refused() -> None:

@@ -4,11 +4,21 @@ import ml_dtypes
 import numpy as np
 import pytest
 from compiled import compiled
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meshrt.mesh import products
 from meshrt.mesh.wires import core
 
 KINDS = [np.float16, ml_dtypes.bfloat16]
+ANY_KIND = st.sampled_from([np.float32, *KINDS])
+
+
+def tiles(rng: np.random.Generator, shape: tuple[int, ...], kind: type, turned: bool = False) -> np.ndarray:
+    """Numbers of many sizes, zeros among them; `turned`: each tile lies by column."""
+    numbers = rng.standard_normal(shape, np.float32) * rng.choice(np.array([0, 1, 1e-3, 1e3], np.float32), shape)
+    numbers = numbers.astype(kind)
+    return np.ascontiguousarray(numbers.swapaxes(-1, -2)).swapaxes(-1, -2) if turned else numbers
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -25,19 +35,21 @@ def test_16_bits_multiply_as_their_float32_does(kind: type, sizes: tuple[int, in
     assert products.product(core.built, a, b, total.copy()).tobytes() == (total + expected).tobytes()
 
 
+@pytest.mark.parametrize("by", ["numpy", "core"])
 @pytest.mark.parametrize("band", [1, 150, 10**6])
 @pytest.mark.parametrize("turned", [False, True])
-def test_rows_of_cores_at_a_time_make_the_same(monkeypatch: pytest.MonkeyPatch, turned: bool, band: int) -> None:
-    monkeypatch.setattr(products, "BAND", band)
+def test_some_cores_at_a_time_make_the_same(monkeypatch: pytest.MonkeyPatch, turned: bool, band: int, by: str) -> None:
+    monkeypatch.setattr(products, "BAND" if by == "numpy" else "BAND_MADE", band)
+    own = None if by == "numpy" else core.built
     rng, kind = np.random.default_rng(6), ml_dtypes.bfloat16
     a, b = rng.standard_normal((5, 2, 1, 3, 1, 6), np.float32), rng.standard_normal((5, 2, 3, 1, 6, 9)).astype(kind)
     if turned:
         b = np.ascontiguousarray(b.swapaxes(-1, -2)).swapaxes(-1, -2)
     expected, total = np.matmul(a, b.astype(np.float32)), rng.standard_normal((5, 2, 3, 3, 1, 9)).astype(np.float32)
-    assert products.product(None, a, b).tobytes() == expected.tobytes()
-    assert products.product(None, a, b, total.copy()).tobytes() == (total + expected).tobytes()
-    few = a[0, 0, 0]  # has no rows of cores
-    assert products.product(None, few, b).tobytes() == np.matmul(few, b.astype(np.float32)).tobytes()
+    assert products.product(own, a, b).tobytes() == expected.tobytes()
+    assert products.product(own, a, b, total.copy()).tobytes() == (total + expected).tobytes()
+    few = a[0, 0, 0]  # has no cores
+    assert products.product(own, few, b).tobytes() == np.matmul(few, b.astype(np.float32)).tobytes()
 
 
 @compiled
@@ -79,6 +91,109 @@ def test_broad_tiles_multiply_as_blas_does(sizes: tuple[int, int, int]) -> None:
         assert products.product(core.built, a, b, sums).tobytes() == (total + expected).tobytes()
 
 
+@given(st.integers(1, 40), st.integers(1, 70), ANY_KIND, st.booleans(), st.booleans(), st.integers(0, 2**32 - 1))
+def test_vectors_multiply_as_without_the_core(k: int, n: int, kind: type, turned: bool, adds: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    a, b, total = tiles(rng, (3, 4, 1, k), np.float32), tiles(rng, (3, 4, k, n), kind, turned), rng.random((3, 4, 1, n))
+    totals = [total.astype(np.float32) if adds else None for _ in range(2)]
+    by_numpy, by_core = (products.product(of, a, b, to) for of, to in zip((None, core.built), totals, strict=True))
+    assert by_core.tobytes() == by_numpy.tobytes()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("sizes", [(35, 274), (274, 35), (128, 256), (300, 900), (9, 4099), (4099, 6)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_vectors_multiply_larger_tiles_as_without_the_core(kind: type, sizes: tuple[int, int], turned: bool) -> None:
+    (k, n), rng = sizes, np.random.default_rng(9)
+    a, b = tiles(rng, (2, 4, 1, k), np.float32), tiles(rng, (2, 4, k, n), kind, turned)
+    assert products.product(core.built, a, b).tobytes() == products.product(None, a, b).tobytes()
+
+
+@compiled
+@given(st.integers(2, 40), st.integers(4, 70), ANY_KIND, st.booleans(), st.booleans(), st.integers(0, 2**32 - 1))
+def test_vectors_are_multiplied_in_one_order(k: int, n: int, kind: type, turned: bool, adds: bool, seed: int) -> None:
+    """By the core alone, whatever BLAS does: sums of whole numbers are exact; any kind is summed as its float32 is."""
+    rng, code = np.random.default_rng(seed), products.KINDS.get(np.dtype(kind).name, 0)
+    a, b, total = rng.integers(-9, 9, (3, 1, k)), rng.integers(-9, 9, (3, k, n)), rng.integers(-9, 9, (3, 1, n))
+    right = a @ b + total * adds
+    for vectors, numbers in ((a, b), (tiles(rng, a.shape, np.float32), tiles(rng, b.shape, kind))):
+        vectors, factor = vectors.astype(np.float32), numbers.astype(kind)
+        if turned:
+            factor = np.ascontiguousarray(factor.swapaxes(-1, -2)).swapaxes(-1, -2)
+        sums, same = total.astype(np.float32), total.astype(np.float32)
+        own = factor.view(np.uint16) if code else factor
+        if not core.built.multiply(vectors, own, sums, products.AS_VECTORS, adds, code):
+            pytest.skip("no vectors of eight here")
+        assert core.built.multiply(vectors, factor.astype(np.float32), same, products.AS_VECTORS, adds, 0)
+        assert sums.tobytes() == same.tobytes()
+        if numbers is b:
+            np.testing.assert_array_equal(sums, right)
+
+
+ENDS = {  # of tiles by row, by column: sizes that have last columns or steps by themselves, and that have none
+    (False, False): [(16, 16), (12, 8), (35, 64), (6, 12)], (False, True): [(35, 274), (6, 46), (6, 6), (7, 5)],
+    (True, False): [(16, 16), (12, 8), (64, 35), (20, 6)], (True, True): [(35, 274), (46, 6), (13, 7), (22, 5)],
+}  # fmt: skip
+
+
+@compiled
+@pytest.mark.parametrize("turned, ends", ENDS)
+def test_the_order_of_vectors_is_blas_own_for_all_sizes_or_for_none(turned: bool, ends: bool) -> None:
+    orders = {
+        products._found(core.built, 1, *size, False, turned, (products.AS_VECTORS,)) for size in ENDS[turned, ends]
+    }
+    assert len(orders) == 1
+
+
+@compiled
+def test_vectors_that_are_not_multiplied_so_are_refused() -> None:
+    whole = [np.zeros(shape, np.float32) for shape in ((2, 1, 8), (2, 8, 8), (2, 1, 8))]
+    two_rows = [np.zeros(shape, np.float32) for shape in ((2, 2, 8), (2, 8, 8), (2, 2, 8))]
+    few_columns = [np.zeros(shape, np.float32) for shape in ((2, 1, 8), (2, 8, 3), (2, 1, 3))]
+    gaps = [whole[0], np.zeros((2, 8, 9), np.float32)[:, :, :8], whole[2]]
+    for a, b, c in (two_rows, few_columns, gaps):
+        assert not core.built.multiply(a, b, c, products.AS_VECTORS, False, 0)
+
+
+@compiled
+@pytest.mark.parametrize("kind", KINDS)
+@given(st.permutations(range(4)), st.permutations(range(4)), st.integers(1, 3), st.data())
+def test_numbers_of_any_layout_are_widened(
+    kind: type, lies: list[int], goes: list[int], step: int, data: st.DataObject
+) -> None:
+    shape = data.draw(st.tuples(*[st.integers(0, 4)] * 4))
+    bits = np.random.default_rng(3).integers(0, 2**16, [step * size for size in shape]).astype(np.uint16)
+    numbers = bits[::step, ::step, ::step, ::step].transpose(lies)
+    wide = np.empty([numbers.shape[axis] for axis in goes], np.float32).transpose(np.argsort(goes))
+    core.built.widen(numbers, wide, products.KINDS[np.dtype(kind).name])
+    assert wide.tobytes() == numbers.view(kind).astype(np.float32).tobytes()
+    assert products._widened(core.built, numbers.view(kind)).tobytes() == wide.tobytes()
+
+
+@compiled
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_number_is_widened_to_the_bit(kind: type, step: int) -> None:
+    """NaN with all that it says, too."""
+    numbers = np.repeat(np.arange(2**16, dtype=np.uint16), step)[::step]
+    wide = np.empty(2**16, np.float32)
+    core.built.widen(numbers, wide, products.KINDS[np.dtype(kind).name])
+    assert wide.tobytes() == numbers.view(kind).astype(np.float32).tobytes()
+
+
+@compiled
+def test_what_cannot_be_widened_is_refused() -> None:
+    numbers, wide = np.zeros((2, 3), np.uint16), np.zeros((2, 3), np.float32)
+    for kind in (0, 3):
+        with pytest.raises(ValueError, match="kind"):
+            core.built.widen(numbers, wide, kind)
+    for source, target in ((wide, wide), (numbers, numbers), (numbers, wide.T), (numbers, wide[0])):
+        with pytest.raises(ValueError, match="one shape"):
+            core.built.widen(source, target, 1)
+    with pytest.raises(TypeError, match="widen"):
+        core.built.widen(numbers, wide)
+
+
 @compiled
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_number_of_16_bits_is_widened_as_numpy_does(kind: type) -> None:
@@ -95,3 +210,11 @@ def test_a_kind_that_there_is_not_is_refused(kind: int) -> None:
     tile = np.zeros((1, 1, 1), np.float32)
     with pytest.raises(ValueError, match="kind"):
         core.built.multiply(tile, tile, tile.copy(), False, False, kind)
+
+
+@compiled
+@pytest.mark.parametrize("order", [-1, 3])
+def test_an_order_that_there_is_not_is_refused(order: int) -> None:
+    tile = np.zeros((1, 1, 1), np.float32)
+    with pytest.raises(ValueError, match="order"):
+        core.built.multiply(tile, tile, tile.copy(), order, False, 0)

@@ -466,6 +466,7 @@ PyObject *rotate(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *sums_transfers(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *sums_is_there(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count);
+PyObject *widen(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *bell_ring(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *bell_heard(PyObject *module, PyObject *const *given, Py_ssize_t count);
 PyObject *bell_listen(PyObject *module, PyObject *const *given, Py_ssize_t count);
@@ -487,6 +488,7 @@ static PyMethodDef methods[] = {
     {"transfers", (PyCFunction)(void (*)(void))sums_transfers, METH_FASTCALL, NULL},
     {"is_there", (PyCFunction)(void (*)(void))sums_is_there, METH_FASTCALL, NULL},
     {"multiply", (PyCFunction)(void (*)(void))multiply, METH_FASTCALL, NULL},
+    {"widen", (PyCFunction)(void (*)(void))widen, METH_FASTCALL, NULL},
     {"rebuild", (PyCFunction)(void (*)(void))rebuild, METH_FASTCALL, NULL},
     {"add_rounded", (PyCFunction)(void (*)(void))add_rounded, METH_FASTCALL, NULL},
     {"line_up", (PyCFunction)(void (*)(void))march_line_up, METH_FASTCALL, NULL},
