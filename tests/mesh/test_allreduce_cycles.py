@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ class Costs:
 
     @property
     def added(self) -> float:
-        return BETA + (0.0 if self.stream else CALL + self.words / (self.device.macs_per_cycle or 1.0))
+        return BETA + (0.0 if self.stream else CALL + ceil(self.words / (self.device.macs_per_cycle or 1.0)))
 
     @property
     def rest(self) -> float:
