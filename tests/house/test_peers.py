@@ -121,7 +121,7 @@ def only_git(preparing: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     """A machine with git and nothing else, and a cache of its own."""
     git = shutil.which("git")
     if git is None:
-        pytest.skip("git is not here")
+        pytest.skip("git is not here, and what is tried is how it clones")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "git").symlink_to(git)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))

@@ -1,7 +1,9 @@
-"""All-reduce from each core to all at once: right, the same on any ranks, and chosen where it is faster."""
+"""All-reduces from each core to all at once and by halves: right, the same on any ranks, and chosen where fastest."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import log2
 from typing import Any
 
 import numpy as np
@@ -13,20 +15,24 @@ from meshrt.neuron.device import find_neuron_device
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
 from meshrt.ranks.group import Group
+from meshrt.ranks.halving import halving_sum, steps_of
 from meshrt.ranks.rings import Link, Touched
 
 LINK = Link(1e9, 5e-6)
 
 
+WAYS: dict[str, Callable[..., Any]] = {"at once": Group.mesh_sum, "by halves": halving_sum}
+
+
 def run(
-    comm: Any, size: int, shape: tuple[int, ...], payload: bool = True, begin: float = 1e-6
+    comm: Any, way: str, size: int, shape: tuple[int, ...], payload: bool = True, begin: float = 1e-6
 ) -> list[tuple[Any, ...]]:
     """(sum, end, bytes sent, bytes read, bytes written) of all members, on every rank; member m begins at m `begin`."""
     group = Group(Control(comm, Board.alone(), "test"), size, Link(1.0, 1.0), payload)
     group.touched = [Touched() for _ in group.mine]
     everyone = np.random.default_rng(1).standard_normal((size, *shape)).astype(np.float32)
     parts = [everyone[at] if payload else np.broadcast_to(np.float32(0), shape) for at in group.mine]
-    sums, ends = group.mesh_sum(parts, [begin * at for at in group.mine], LINK)
+    sums, ends = WAYS[way](group, parts, [begin * at for at in group.mine], LINK)
     members = [
         (np.array(total), end, traffic["all_to_all"].bytes, touched.read, touched.written)
         for total, end, traffic, touched in zip(sums, ends, group.traffic, group.touched, strict=True)
@@ -34,27 +40,43 @@ def run(
     return [member for share in group.control.bcast(group.control.gather(members)) for member in share]
 
 
+def test_partners_are_there_for_powers_of_two_alone() -> None:
+    assert [steps_of(size) for size in (1, 2, 8, 32)] == [[], [1], [1, 2, 4], [1, 2, 4, 8, 16]]
+    assert [steps_of(size) for size in (3, 6, 12)] == [None] * 3
+
+
 @pytest.mark.mpi(ranks=[1, 2, 3])
-@pytest.mark.parametrize(("size", "shape"), [(3, (5, 2)), (4, (4, 3)), (7, (3,)), (8, (9, 11))])
-def test_every_member_has_the_sum(size: int, shape: tuple[int, ...], comm: Any) -> None:
+@pytest.mark.parametrize(
+    ("way", "size", "shape"),
+    [
+        *(("at once", size, shape) for size, shape in ((3, (5, 2)), (4, (4, 3)), (7, (3,)), (8, (9, 11)))),
+        *(("by halves", size, shape) for size, shape in ((4, (5, 2)), (4, (3,)), (8, (9, 11)), (16, (2, 3)))),
+    ],
+)
+def test_every_member_has_the_sum(way: str, size: int, shape: tuple[int, ...], comm: Any) -> None:
     expected = np.random.default_rng(1).standard_normal((size, *shape)).astype(np.float32).sum(axis=0, dtype=np.float64)
-    for total, *_ in run(comm, size, shape):
+    members = run(comm, way, size, shape)
+    for total, *_ in members:
         assert total.shape == shape
         np.testing.assert_allclose(total, expected, rtol=1e-5, atol=1e-6)
+        assert total.tobytes() == members[0][0].tobytes()
 
 
 @pytest.mark.mpi(ranks=[2, 3])
 @pytest.mark.parametrize("payload", [True, False])
-def test_bits_counts_and_times_do_not_depend_on_the_ranks(payload: bool, comm: Any) -> None:
+@pytest.mark.parametrize(("way", "size"), [("at once", 5), ("by halves", 8)])
+def test_bits_counts_and_times_do_not_depend_on_the_ranks(way: str, size: int, payload: bool, comm: Any) -> None:
     from mpi4py import MPI
 
-    for of_one, of_many in zip(run(MPI.COMM_SELF, 5, (11,), payload), run(comm, 5, (11,), payload), strict=True):
+    alone, many = (run(of, way, size, (11,), payload) for of in (MPI.COMM_SELF, comm))
+    for of_one, of_many in zip(alone, many, strict=True):
         assert of_one[0].tobytes() == of_many[0].tobytes() and of_one[1:] == of_many[1:]
 
 
 @pytest.mark.mpi(ranks=[1, 2])
-def test_without_payload_the_same_is_counted(comm: Any) -> None:
-    full, none = (run(comm, 5, (12, 2), payload) for payload in (True, False))
+@pytest.mark.parametrize(("way", "size"), [("at once", 5), ("by halves", 8)])
+def test_without_payload_the_same_is_counted(way: str, size: int, comm: Any) -> None:
+    full, none = (run(comm, way, size, (12, 2), payload) for payload in (True, False))
     assert [member[1:] for member in full] == [member[1:] for member in none]
     assert [member[0].shape for member in full] == [member[0].shape for member in none]
 
@@ -66,15 +88,30 @@ def test_it_takes_two_latencies_and_its_bytes_whatever_the_size(comm: Any) -> No
     """
     for size in (2, 4, 8):
         nbytes, chunk = 4 * 16, 4 * 16 // size
-        for _, end, sent, read, written in run(comm, size, (16,), begin=0.0):
+        for _, end, sent, read, written in run(comm, "at once", size, (16,), begin=0.0):
             assert end == pytest.approx(2 * (5e-6 + (size - 1) * chunk / 1e9), rel=1e-12)
             assert sent == 2 * (size - 1) * chunk
             assert read == sent + nbytes and written == sent + chunk
 
 
+@pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.parametrize("size", [2, 4, 8, 16])
+def test_by_halves_it_takes_a_latency_a_step(size: int, comm: Any) -> None:
+    """n members, N bytes that divide, all from 0: N / 2 + N / 4 + ... bytes each way, a latency a step. What is sent is
+    read, what comes written; of each sum both halves are read, and it is written.
+    """
+    nbytes = 4 * 32
+    each_way = nbytes - nbytes // size
+    for _, end, sent, read, written in run(comm, "by halves", size, (32,), begin=0.0):
+        assert end == pytest.approx(2 * (log2(size) * 5e-6 + each_way / 1e9), rel=1e-12)
+        assert sent == 2 * each_way
+        assert read == sent + 2 * each_way and written == sent + each_way
+
+
 @pytest.mark.mpi(ranks=[1])
-def test_a_late_member_holds_up_the_others(comm: Any) -> None:
-    ends = [member[1] for member in run(comm, 4, (4,), begin=1.0)]
+@pytest.mark.parametrize("way", WAYS)
+def test_a_late_member_holds_up_the_others(way: str, comm: Any) -> None:
+    ends = [member[1] for member in run(comm, way, 4, (4,), begin=1.0)]
     assert min(ends) > 3.0
 
 
