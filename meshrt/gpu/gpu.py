@@ -23,7 +23,7 @@ from meshrt.records import dataclass
 
 _NONE: Mapping[str, int] = MappingProxyType({})
 COMPUTED = np.dtype(np.float32)  # what numbers are computed in, whatever they are counted as
-KernelBuffer = tuple[np.ndarray, Any]  # and the dtype that it is counted in; None: the GPU's
+KernelBuffer = tuple[np.ndarray, Any, int]  # the dtype that it is counted in, None: the GPU's; and its bytes
 KernelCall = tuple[Callable[..., object], np.ndarray, tuple[Any, ...]]  # of a kernel
 
 
@@ -199,7 +199,7 @@ class Gpu:
         if self.plan is not None:
             reused = self.plan.buffer(self.index, shape, dtype)
             if reused is not None:
-                self._remember(reused, dtype)
+                self._remember(reused, dtype, 0)
                 return reused
         fresh = self.shaped(shape, dtype)
         nbytes = self.size(fresh, dtype)
@@ -208,12 +208,12 @@ class Gpu:
         else:
             self.memory.take(self.plan.name, nbytes)
             self.plan.taken[self.index] = self.plan.taken.get(self.index, 0) + nbytes
-        self._remember(fresh, dtype)
+        self._remember(fresh, dtype, nbytes)
         return fresh
 
-    def _remember(self, buffer: np.ndarray, dtype: Any) -> None:
+    def _remember(self, buffer: np.ndarray, dtype: Any, nbytes: int) -> None:
         if self.scopes:
-            self.scopes[-1].append((buffer, dtype))
+            self.scopes[-1].append((buffer, dtype, nbytes))
 
     def open_scope(self) -> None:
         self.scopes.append([])
@@ -224,7 +224,7 @@ class Gpu:
         if self.plan is not None:
             self.plan.release(self.index, buffers)
         else:
-            self.memory.give_back("workspace", sum(self.size(*buffer) for buffer in buffers))
+            self.memory.give_back("workspace", sum([nbytes for _, _, nbytes in buffers]))
 
 
 def _in_turn(_: np.ndarray, calls: Sequence[KernelCall]) -> None:

@@ -29,8 +29,8 @@ class StaticPlan:
         free = self._free.get((gpu, shape, dtype))
         return free.pop() if free else None
 
-    def release(self, gpu: int, buffers: Iterable[tuple[np.ndarray, Any]]) -> None:
-        for buffer, dtype in buffers:
+    def release(self, gpu: int, buffers: Iterable[tuple[np.ndarray, Any, int]]) -> None:
+        for buffer, dtype, _ in buffers:
             self._free.setdefault((gpu, buffer.shape, dtype), []).append(buffer)
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ of its own: a step ends when the receiver was ready and the sender's bytes are t
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -259,8 +259,11 @@ class Group:
         return np.empty(shape, dtype) if self.payload else hollow(shape, dtype)
 
     def _cut(self, whole: np.ndarray) -> Arrays:
-        """As many chunks of the flattened array as there are members."""
-        return np.array_split(whole.reshape(-1) if self.payload else hollow((whole.size,), whole.dtype), self.size)
+        """As many chunks of the flattened array as there are members, as even as NumPy's `array_split` has them."""
+        flat = whole.reshape(-1) if self.payload else hollow((whole.size,), whole.dtype)
+        length, longer = divmod(flat.size, self.size)
+        ends = [at * length + min(at, longer) for at in range(self.size + 1)]
+        return [flat[begin:end] for begin, end in pairwise(ends)]
 
 
 def _each(arrays: Arrays) -> list[Arrays]:
