@@ -26,6 +26,7 @@ BAND_MADE = 1 << 16  # that the core makes so, or that are made of codes, at a t
 FEW = 8  # tiles, for which it does not pay to find out
 TRIED = 64
 TRIED_NUMBERS = 1 << 17  # of larger tiles fewer are tried
+SCATTER = 2654435761  # 2**32 over the golden ratio: its multiples lie evenly
 KINDS = {"float16": 1, "bfloat16": 2}  # of the second factor, as products.c has them; 0 is float32
 TWO_ROUNDINGS, ONE_ROUNDING, AS_VECTORS = range(3)  # the orders of products.c
 Way: TypeAlias = int | bytes  # one of them; bytes: one rounding, and which rows sum even and odd steps apart
@@ -173,16 +174,18 @@ def _rows_apart(core: Any, m: int, k: int, n: int) -> bytes | None:
 
 
 def _tried(m: int, k: int, n: int, a_turned: bool, b_turned: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Factors and BLAS's product: numbers of many sizes, zeros of both signs among them."""
+    """Factors and BLAS's product: numbers of many sizes, zeros of both signs among them, but no step without others."""
     tiles = min(TRIED, max(2, TRIED_NUMBERS // (k * n)))
     a, b = _numbers(tiles, m, k, a_turned), _numbers(tiles, k, n, b_turned)
+    a[-1][a[-1] == 0] = 1
     return a, b, np.matmul(a, b)
 
 
 def _numbers(tiles: int, rows: int, columns: int, turned: bool) -> np.ndarray:
     count = tiles * rows * columns
     at = np.arange(1, count + 1)
-    numbers: np.ndarray = (np.sin(at * 1.7) * np.exp(3 * np.sin(at * 0.37)) * (at % 11 > 0)).astype(np.float32)
+    scattered = at * SCATTER % (1 << 32) > (1 << 32) // 11  # at other steps in each tile, whatever its size
+    numbers: np.ndarray = (np.sin(at * 1.7) * np.exp(3 * np.sin(at * 0.37)) * scattered).astype(np.float32)
     numbers[::7] *= -1
     if turned:
         return numbers.reshape(tiles, columns, rows).swapaxes(1, 2)

@@ -130,6 +130,23 @@ def test_vectors_are_multiplied_in_one_order(k: int, n: int, kind: type, turned:
             np.testing.assert_array_equal(sums, right)
 
 
+@given(st.integers(2, 400), st.integers(1, 90), st.booleans())
+def test_an_order_is_tried_on_numbers_at_each_step(k: int, n: int, turned: bool) -> None:
+    """Where one step is zero in all tiles, orders that differ in it alone look the same."""
+    a, b, _ = products._tried(1, k, n, False, turned)
+    products_of_steps = abs(a.swapaxes(1, 2)) * abs(b)
+    assert (products_of_steps > 0).any(axis=(0, 2)).all()
+
+
+@pytest.mark.parametrize("k", [22, 33, 44, 77])
+@pytest.mark.parametrize("turned", [False, True])
+def test_ends_of_vectors_are_as_without_the_core(k: int, turned: bool) -> None:
+    rng = np.random.default_rng(11)
+    for n in (5, 8, 11, 16):
+        a, b = tiles(rng, (4, 8, 1, k), np.float32), tiles(rng, (4, 8, k, n), np.float32, turned)
+        assert products.product(core.built, a, b).tobytes() == products.product(None, a, b).tobytes()
+
+
 ENDS = {  # of tiles by row, by column: sizes that have last columns or steps by themselves, and that have none
     (False, False): [(16, 16), (12, 8), (35, 64), (6, 12)], (False, True): [(35, 274), (6, 46), (6, 6), (7, 5)],
     (True, False): [(16, 16), (12, 8), (64, 35), (20, 6)], (True, True): [(35, 274), (46, 6), (13, 7), (22, 5)],
