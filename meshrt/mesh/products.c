@@ -184,7 +184,8 @@ static int64_t side_of(const Shape *s)
 SQUARES(fused_row, WITH_FMA, fused_tile)
 SQUARES(plain_row, , plain_tile)
 
-enum { TWO_ROUNDINGS, ONE_ROUNDING, AS_VECTORS, ORDERS }; /* in which numbers are summed; ORDERS in products.py */
+/* In which numbers are summed; as in products.py */
+enum { TWO_ROUNDINGS, ONE_ROUNDING, AS_VECTORS, AS_WIDE_VECTORS, ORDERS };
 static Row *const ROWS_OF[KINDS][2] = {
     {plain_row, fused_row}, {plain_row_float16, fused_row_float16}, {plain_row_bfloat16, fused_row_bfloat16}};
 
@@ -265,7 +266,7 @@ static Row *broad_way(const Shape *s)
 }
 
 /* multiply(a, b, c, order, adds, kind, apart): c = a b, or c += a b, in all leading dimensions. `order` 0: two roundings
-   a step, 1: one, 2: as vectors.c does. `kind` 0: b is float32, 1: float16, 2: the 16 bits of bfloat16. `apart`: bytes, 1
+   a step, 1: one, 2, 3: as vectors.c does. `kind` 0: b is float32, 1: float16, 2: the 16 bits of bfloat16. `apart`: bytes, 1
    for each row of a tile whose even and odd steps are summed apart, of sums of float32 by row with one rounding; it may be
    left out. False: there is no such instruction, or other tiles. */
 PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count)
@@ -278,7 +279,7 @@ PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count)
     if (kind < 0 || kind >= KINDS)
         return PyErr_Occurred() ? NULL : (PyErr_SetString(PyExc_ValueError, "multiply: kind is 0, 1 or 2"), NULL);
     if (order < 0 || order >= ORDERS)
-        return PyErr_Occurred() ? NULL : (PyErr_SetString(PyExc_ValueError, "multiply: order is 0, 1 or 2"), NULL);
+        return PyErr_Occurred() ? NULL : (PyErr_SetString(PyExc_ValueError, "multiply: order is 0 to 3"), NULL);
     if (order != TWO_ROUNDINGS && !has_fma())
         return Py_BuildValue("i", 0);
     Py_buffer views[4];
@@ -301,7 +302,7 @@ PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count)
         const int broad = shape.apart && views[3].len == shape.m && order == ONE_ROUNDING && kind == FLOAT32;
         Row *const way = broad                 ? broad_way(&shape)
                          : shape.apart         ? NULL
-                         : order == AS_VECTORS ? vectors_way(&shape, kind)
+                         : order >= AS_VECTORS ? vectors_way(&shape, kind, order == AS_WIDE_VECTORS)
                                                : ROWS_OF[kind][order];
         const Leading leading = leading_of(views);
         char *const begin[3] = {views[0].buf, views[1].buf, views[2].buf};

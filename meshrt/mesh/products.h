@@ -17,8 +17,9 @@ typedef struct {
 /* Products of so many tiles, side by side at these steps (bytes). */
 typedef void Row(char *const *at, const Py_ssize_t *steps, Py_ssize_t count, const Shape *s, int adds);
 
-/* The way to multiply such tiles as BLAS multiplies a vector; NULL: not such tiles, or not on this processor. */
-Row *vectors_way(const Shape *s, long long kind);
+/* The way to multiply such tiles as BLAS multiplies a vector, `wide`: where it has AVX-512; NULL: not such tiles, or not
+   on this processor. */
+Row *vectors_way(const Shape *s, long long kind, int wide);
 
 #if defined(__x86_64__)
 int has_vectors(void); /* Are AVX2, FMA and F16C here? */

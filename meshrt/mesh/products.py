@@ -28,7 +28,7 @@ TRIED = 64
 TRIED_NUMBERS = 1 << 17  # of larger tiles fewer are tried
 SCATTER = 2654435761  # 2**32 over the golden ratio: its multiples lie evenly
 KINDS = {"float16": 1, "bfloat16": 2}  # of the second factor, as products.c has them; 0 is float32
-TWO_ROUNDINGS, ONE_ROUNDING, AS_VECTORS = range(3)  # the orders of products.c
+TWO_ROUNDINGS, ONE_ROUNDING, AS_VECTORS, AS_WIDE_VECTORS = range(4)  # the orders of products.c
 Way: TypeAlias = int | bytes  # one of them; bytes: one rounding, and which rows sum even and odd steps apart
 Some: TypeAlias = tuple[slice, slice]  # of a block's cores
 
@@ -129,7 +129,7 @@ def _way(core: Any, a: np.ndarray, b: np.ndarray) -> Way | None:
     if None in turned or not prod(a.shape):
         return None
     orders = (ONE_ROUNDING, TWO_ROUNDINGS) if macs <= (SMALL_16 if is_16 else SMALL) else ()
-    way = _found(core, m, k, n, *turned, (AS_VECTORS, *orders) if m == 1 else orders)
+    way = _found(core, m, k, n, *turned, (AS_VECTORS, AS_WIDE_VECTORS, *orders) if m == 1 else orders)
     if way is None and not is_16 and macs > SMALL and not n % VECTOR and not any(turned):
         return _rows_apart(core, m, k, n)
     return way
