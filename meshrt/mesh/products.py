@@ -24,8 +24,10 @@ VECTORS_16 = 1 << 18  # and of 16 bits, which BLAS would get a copy of
 BAND = 1 << 18  # numbers that NumPy makes float32 at a time: 1 MiB
 BAND_MADE = 1 << 16  # that the core makes so, or that are made of codes, at a time
 FEW = 8  # tiles, for which it does not pay to find out
-TRIED = 64
-TRIED_NUMBERS = 1 << 17  # of larger tiles fewer are tried
+TRIED = 64  # tiles, or more, so that there are
+TRIED_SUMS = 1024
+LAST = 7  # steps
+FURTHER = 17  # places in memory from one tile that is tried to the next
 SCATTER = 2654435761  # 2**32 over the golden ratio: its multiples lie evenly
 KINDS = {"float16": 1, "bfloat16": 2}  # of the second factor, as products.c has them; 0 is float32
 TWO_ROUNDINGS, ONE_ROUNDING, AS_VECTORS, AS_WIDE_VECTORS = range(4)  # the orders of products.c
@@ -174,19 +176,29 @@ def _rows_apart(core: Any, m: int, k: int, n: int) -> bytes | None:
 
 
 def _tried(m: int, k: int, n: int, a_turned: bool, b_turned: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Factors and BLAS's product: numbers of many sizes, zeros of both signs among them, but no step without others."""
-    tiles = min(TRIED, max(2, TRIED_NUMBERS // (k * n)))
-    a, b = _numbers(tiles, m, k, a_turned), _numbers(tiles, k, n, b_turned)
-    a[-1][a[-1] == 0] = 1
+    """Factors and BLAS's product. Of every second tile all steps count, of the others the last few alone: some orders
+    differ in nothing else, and of long sums one in a hundred then shows it.
+    """
+    tiles = max(TRIED, -(-TRIED_SUMS // (m * n)))
+    a, b = _laid(_numbers(tiles, m * k).copy(), m, k, a_turned), _laid(_numbers(tiles, k * n), k, n, b_turned)
+    a[1::2, :, :-LAST] = 0
+    a[0][a[0] == 0] = 1
     return a, b, np.matmul(a, b)
 
 
-def _numbers(tiles: int, rows: int, columns: int, turned: bool) -> np.ndarray:
-    count = tiles * rows * columns
-    at = np.arange(1, count + 1)
+def _numbers(tiles: int, count: int) -> np.ndarray:
+    """So many for each tile, of several sizes, zeros of both signs among them. Tiles share them, each from a place
+    further on.
+    """
+    at = np.arange(1, count + tiles * FURTHER)
     scattered = at * SCATTER % (1 << 32) > (1 << 32) // 11  # at other steps in each tile, whatever its size
-    numbers: np.ndarray = (np.sin(at * 1.7) * np.exp(3 * np.sin(at * 0.37)) * scattered).astype(np.float32)
+    numbers: np.ndarray = (np.sin(at * 1.7) * np.exp(np.sin(at * 0.37)) * scattered).astype(np.float32)
     numbers[::7] *= -1
+    return np.lib.stride_tricks.sliding_window_view(numbers, count)[: tiles * FURTHER : FURTHER]
+
+
+def _laid(numbers: np.ndarray, rows: int, columns: int, turned: bool) -> np.ndarray:
+    """[tiles, rows x columns] -> [tiles, rows, columns], by column if turned."""
     if turned:
-        return numbers.reshape(tiles, columns, rows).swapaxes(1, 2)
-    return numbers.reshape(tiles, rows, columns)
+        return numbers.reshape(-1, columns, rows).swapaxes(1, 2)
+    return numbers.reshape(-1, rows, columns)

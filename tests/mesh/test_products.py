@@ -18,6 +18,7 @@ from meshrt.mesh.wires import core
 
 KINDS = [np.float16, ml_dtypes.bfloat16]
 ANY_KIND = st.sampled_from([np.float32, *KINDS])
+ORDERS = (products.AS_VECTORS, products.AS_WIDE_VECTORS)  # of a vector's products
 
 
 def tiles(rng: np.random.Generator, shape: tuple[int, ...], kind: type, turned: bool = False) -> np.ndarray:
@@ -116,7 +117,7 @@ def test_vectors_multiply_larger_tiles_as_without_the_core(kind: type, sizes: tu
 
 
 @compiled
-@pytest.mark.parametrize("order", [products.AS_VECTORS, products.AS_WIDE_VECTORS])
+@pytest.mark.parametrize("order", ORDERS)
 @given(st.integers(2, 80), st.integers(4, 90), ANY_KIND, st.booleans(), st.booleans(), st.integers(0, 2**32 - 1))
 def test_vectors_are_multiplied_in_one_order(
     order: int, k: int, n: int, kind: type, turned: bool, adds: bool, seed: int
@@ -149,6 +150,19 @@ def test_an_order_is_tried_on_numbers_at_each_step(k: int, n: int, turned: bool)
     assert (products_of_steps > 0).any(axis=(0, 2)).all()
 
 
+@compiled
+@given(st.integers(49, 1200), st.integers(4, 60), st.booleans())
+def test_orders_that_differ_in_the_last_steps_or_columns_are_told_apart(k: int, n: int, turned: bool) -> None:
+    """Whichever of both is BLAS's: a core that takes one for the other would make other numbers."""
+    a, b, _ = products._tried(1, k, n, False, turned)
+    sums = [np.empty((len(a), 1, n), np.float32) for _ in ORDERS]
+    if not all(core.built.multiply(a, b, c, order, False, 0) for c, order in zip(sums, ORDERS, strict=True)):
+        pytest.skip("no AVX2 and FMA here: the core has these orders for them alone")
+    differ = k % 4 > 0 if turned else n % 4 > 0 or k % 4 > 1
+    different = np.count_nonzero(sums[0] != sums[1])
+    assert different >= 8 if differ else different == 0
+
+
 @pytest.mark.parametrize("k", [22, 33, 44, 77])
 @pytest.mark.parametrize("turned", [False, True])
 def test_ends_of_vectors_are_as_without_the_core(k: int, turned: bool) -> None:
@@ -162,7 +176,6 @@ VECTOR_SIZES = {  # by row and by column: with last columns or steps by themselv
     False: [(16, 16), (12, 8), (35, 64), (6, 12), (64, 16), (52, 12), (35, 274), (6, 46), (7, 5), (51, 19), (4, 9)],
     True: [(16, 16), (12, 8), (64, 35), (20, 6), (35, 274), (46, 6), (13, 7), (22, 5), (33, 16), (31, 10)],
 }  # fmt: skip
-ORDERS = (products.AS_VECTORS, products.AS_WIDE_VECTORS)
 
 
 def orders_found(turned: bool) -> list[set[int]]:
