@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from meshrt.mesh.exchange.exchange import crossbar, take
     from meshrt.mesh.exchange.legs import Transfer
     from meshrt.mesh.tiles import gather, place, square
-    from meshrt.mesh.wires.fabric import receive, send, transfer
+    from meshrt.mesh.wires.fabric import send, transfer
+    from meshrt.mesh.wires.receiving import receive
     from meshrt.mesh.wires.routes import Path, Route, chain, interleaved_ring, multicast, ring
     from meshrt.mesh.wires.software import stage
     from meshrt.mesh.wires.tables import installed, installed_paths
@@ -32,7 +33,8 @@ _HOMES = {
     "exchange.exchange": ("crossbar", "take"),
     "exchange.legs": ("Transfer",),
     "tiles": ("gather", "place", "square"),
-    "wires.fabric": ("receive", "send", "transfer"),
+    "wires.fabric": ("send", "transfer"),
+    "wires.receiving": ("receive",),
     "wires.routes": ("Path", "Route", "chain", "interleaved_ring", "multicast", "ring"),
     "wires.software": ("stage",),
     "wires.tables": ("installed", "installed_paths"),

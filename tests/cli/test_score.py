@@ -58,7 +58,7 @@ CHEATS = {
     "line 1: imports sys from contextlib": "from contextlib import sys\n" + BEGIN + "    return {}\n",
     "line 2: uses contextlib.sys": "import contextlib\nLOADED = contextlib.sys.modules\n" + BEGIN + "    return {}\n",
     "line 2: hands the module m on": "import contextlib as m\nM = m\n" + BEGIN + "    return {}\n",
-    "line 1: imports heads from meshrt.mesh.wires.fabric": "from meshrt.mesh.wires.fabric import heads\n" + BEGIN
+    "line 1: imports heads from meshrt.mesh.wires.receiving": "from meshrt.mesh.wires.receiving import heads\n" + BEGIN
     + "    return {}\n",
     "line 2: uses meshrt.emulate": "import meshrt.mesh.block\nE = meshrt.emulate\n" + BEGIN + "    return {}\n",
     "line 1: imports * from meshrt.mesh.block": "from meshrt.mesh.block import *\n" + BEGIN + "    return {}\n",

@@ -20,7 +20,7 @@ from meshrt.mesh.clock import TIME
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import EAST, NORTH, RAMP, SOUTH, WEST
 from meshrt.mesh.repeat import repeated
-from meshrt.mesh.wires import fabric, routes, software, tally
+from meshrt.mesh.wires import fabric, receiving, routes, software, tally
 from meshrt.mesh.wires.routes import Path, Route
 from meshrt.mesh.wires.tables import installed, installed_paths, overwrite
 
@@ -231,7 +231,7 @@ def test_transfers_are_delivered_in_the_order_they_are_sent(comm):
     with installed(block.tables, "x", routes.ring(7)) as channel:
         flights = [fabric.send(block, channel, own(block, tiles[..., :size] + size)) for size in (1, 6, 6, 3)]
         for size, flight in reversed(list(zip((1, 6, 6, 3), flights, strict=True))):
-            received = whole(block, fabric.receive(block, flight))
+            received = whole(block, receiving.receive(block, flight))
             assert (received == np.roll(tiles[..., :size] + size, 1, axis=1)).all()
 
 
@@ -438,7 +438,7 @@ def test_a_changed_entry_of_one_line_changes_that_line_only(axis: str, comm):
 
 TAMPERED = """
 import numpy as np
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires import fabric, receiving
 from meshrt.mesh.wires.routes import Route
 from meshrt.mesh.wires.tables import installed, overwrite
 
@@ -513,7 +513,7 @@ def test_a_link_stays_busy_for_the_next_transfer(comm):
     with installed(block.tables, "x", routes.chain(6)) as channel:
         flights = [fabric.send(block, channel, tiles) for _ in range(3)]
         for flight in flights:
-            fabric.receive(block, flight)
+            receiving.receive(block, flight)
     # Each packet leaves when the one before it has left the link with its tail.
     assert whole(block, block.clock.state[0]).tolist() == [[0] + [2 * busy + alpha + busy] * 5] * 4
 
@@ -539,7 +539,7 @@ def test_two_packets_out_of_one_core_share_its_ramp(comm):
     ):
         flights = [fabric.send(block, channel, tiles) for channel in (east, south)]
         for flight in flights:
-            fabric.receive(block, flight)
+            receiving.receive(block, flight)
     clock = whole(block, block.clock.state[0])
     assert (clock[1, 3], clock[3, 0]) == (3 * alpha + busy, busy + 2 * alpha + busy)
     assert clock.sum() == clock[1, 3] + clock[3, 0]
@@ -565,11 +565,11 @@ def test_two_packets_into_one_core_share_its_ramp(comm):
     alpha, busy = 2, 8
     with installed(block.tables, "x", [Route(4, (3,))]) as west, installed(block.tables, "x", [Route(0, (3,))]) as east:
         first, second = (fabric.send(block, channel, tiles) for channel in (west, east))
-        fabric.receive(block, second)
+        receiving.receive(block, second)
         clock = whole(block, block.clock.state.transpose(1, 2, 0))
         assert clock[..., 0].tolist() == [[0, 0, 0, (alpha + busy) + busy, 0, 0]] * 4
         assert clock[..., 1].tolist() == [[0, 0, 0, 3, 0, 0]] * 4, "the path is that of the packet that came last"
-        fabric.receive(block, first)
+        receiving.receive(block, first)
         assert (whole(block, block.clock.state.transpose(1, 2, 0)) == clock).all()
     assert measured(block)["critical_path"]["cycles"] == alpha + 2 * busy
 
@@ -579,7 +579,7 @@ def test_the_ramps_two_directions_do_not_hold_each_other_up(comm):
     block = new_block(comm, (6, 4), SLOW_LINKS)
     tiles = np.zeros((*block.shape, 8), np.float32)
     with installed(block.tables, "x", routes.chain(6)) as east, installed(block.tables, "y", routes.chain(4)) as south:
-        fabric.receive(block, fabric.send(block, east, tiles))
+        receiving.receive(block, fabric.send(block, east, tiles))
         assert (whole(block, block.clock.state[0])[:, 1:] == 2 + 8).all()
         fabric.transfer(block, south, tiles)
     # Column 0 was not delivered anything yet; its cores sent at 0 and their ramps were free again at 8.
@@ -600,12 +600,12 @@ def test_cores_that_do_not_wait_keep_their_clocks_and_ramps(axis: str, comm):
         installed(block.tables, axis, routes.chain(4, -1)) as down,
     ):
         flight = fabric.send(block, up, tiles)
-        fabric.receive_at(block, up, flight, marks(4, [3]))
+        receiving.receive_at(block, up, flight, marks(4, [3]))
         assert whole(block, block.clock.state[0]).ravel().tolist() == [0, 11, 0, alpha + busy]
         back = fabric.send(block, down, tiles, positions=marks(4, [3]))
-        fabric.receive(block, back)
+        receiving.receive(block, back)
         assert whole(block, block.clock.state[0]).ravel()[2] == 2 * (alpha + busy)
-        fabric.receive(block, flight)
+        receiving.receive(block, flight)
     assert whole(block, block.clock.state[0]).ravel().tolist() == [0, 11, 2 * (alpha + busy) + busy, alpha + busy]
     assert measured(block)["out_of_order"]["packets"] == 0
 
@@ -674,7 +674,7 @@ def test_clocks_do_not_depend_on_how_many_packets_are_replayed_together(patched:
                 flights.append(fabric.send(block, x, sizes[1], lines=lines))
                 software.stage(block, spread, 0, marks(7, [0, 2, 3]))
                 for flight in (flights[1], flights[2], flights[0]):
-                    fabric.receive(block, flight)
+                    receiving.receive(block, flight)
                 fabric.transfer(block, spread, sizes[0])
                 fabric.transfer(block, meeting, sizes[0])
         clock = block.clock

@@ -14,7 +14,7 @@ from runs import new_block
 
 from meshrt.mesh.collectives.broadcast import spreads, start_allgather
 from meshrt.mesh.device import Device
-from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires import fabric, receiving, routes
 from meshrt.mesh.wires.routes import Path as MeshPath
 from meshrt.mesh.wires.tables import installed, installed_paths
 from meshrt.models.catalogue import find_model
@@ -71,8 +71,8 @@ def mixed_traffic(comm: Any) -> tuple[bytes, bytes, dict[str, Any]]:
         flights = [fabric.send(block, channel, tiles) for channel in (paths, ring, other, paths)]
         block.clock.compute(13)
         for flight in flights:
-            fabric.receive(block, flight)
-        gathered = fabric.receive(block, start_allgather(block, every, tiles))
+            receiving.receive(block, flight)
+        gathered = receiving.receive(block, start_allgather(block, every, tiles))
     arrived = whole(block, gathered).tobytes() + b"".join(whole(block, flight.tiles).tobytes() for flight in flights)
     clocks = whole(block, block.clock.state.transpose(1, 2, 0)).tobytes()
     report = measured(block)
