@@ -29,7 +29,6 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
             "interleaved_ring",
             "multicast",
             "installed",
-            "installed_paths",
             "send",
             "receive",
             "transfer",
@@ -37,7 +36,7 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "Collectives": {
-        "meshrt.mesh": ("ktree", "pipeline", "allreduce", "crossbar", "take", "Transfer"),
+        "meshrt.mesh": ("ktree", "pipeline", "allreduce", "crossbar", "take"),
         "meshrt.mesh.collectives.rings": (
             "interleaved_ring",
             "plain_ring",
@@ -53,6 +52,7 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
         "meshrt.mesh.collectives.broadcast": ("spreads", "start", "relay", "finish", "start_allgather"),
         "meshrt.mesh.collectives.remap": ("remap",),
         "meshrt.mesh.exchange.exchange": ("exchange",),
+        "meshrt.mesh.exchange.legs": ("Transfer",),
     },
     "Other machines": {
         "meshrt.neuron.cores": ("Cores",),

@@ -161,7 +161,7 @@ def in_storage(block: Block, tiles: np.ndarray, dtype: np.dtype[Any]) -> np.ndar
 
 def open_chains(stack: ExitStack, block: Block) -> tuple[Channel, Channel]:
     """Routes from every core to its neighbours in the row, to the east and to the west: four entries a core."""
-    east, west = (stack.enter_context(installed(block, "x", routes.chain(block.mesh.width, step))) for step in (1, -1))
+    east, west = (stack.enter_context(installed(block, "x", routes.chain, step)) for step in (1, -1))
     return east, west
 
 

@@ -160,8 +160,8 @@ def test_the_path_of_a_packet_is_taken_over_and_handed_on(comm):
     """East along row 0, then south along column 5: the last core's path has the hops of both packets."""
     block = new_block(comm, MESH)
     with (
-        installed(block.tables, "x", [Route(0, (5,))], marks(4, [0])) as east,
-        installed(block.tables, "y", [Route(0, (3,))], marks(6, [5])) as south,
+        installed(block.tables, "x", [Route(0, (5,))], lines=marks(4, [0])) as east,
+        installed(block.tables, "y", [Route(0, (3,))], lines=marks(6, [5])) as south,
     ):
         fabric.transfer(block, east, tiles(block))
         software.stage(block, east, 0, marks(6, [5]), marks(4, [0]))

@@ -22,7 +22,7 @@ from meshrt.mesh.mesh import EAST, NORTH, RAMP, SOUTH, WEST
 from meshrt.mesh.repeat import repeated
 from meshrt.mesh.wires import fabric, receiving, routes, software, tally
 from meshrt.mesh.wires.routes import Path, Route
-from meshrt.mesh.wires.tables import installed, installed_paths, overwrite
+from meshrt.mesh.wires.tables import installed, overwrite
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
 MESH = (7, 5)  # 2, 3, 4, 9 and 16 ranks get blocks of different sizes
@@ -56,7 +56,7 @@ def by_line(axis: str, tiles: np.ndarray) -> np.ndarray:
 def test_a_path_with_turns_delivers_at_its_end(comm):
     block = new_block(comm, MESH)
     tiles = numbered(*MESH, 3)
-    with installed_paths(block.tables, [SNAKE]) as channel:
+    with installed(block.tables, None, [SNAKE]) as channel:
         arrived = whole(block, fabric.transfer(block, channel, own(block, tiles)))
     expected = np.full_like(tiles, np.nan)
     expected[4, 6] = tiles[0, 0]
@@ -74,7 +74,7 @@ def test_software_of_a_path_is_at_the_cores_that_are_named(comm):
     block = new_block(comm, MESH, "wse2")
     cores = np.zeros(MESH[0] * MESH[1], bool)
     cores[[4 * 7 + 6, 2 * 7 + 3]] = True
-    with installed_paths(block.tables, [SNAKE]) as channel:
+    with installed(block.tables, None, [SNAKE]) as channel:
         software.stage(block, channel, 5, cores)
         busy = whole(block, (block.clock.state[TIME] > 0)[..., None].astype(np.float32))
     assert np.array_equal(busy[..., 0] == 1, cores.reshape(5, 7))
@@ -92,7 +92,7 @@ def test_paths_that_cross_do_not_mix(comm):
         Path(tuple((x, 2) for x in range(7))),
         Path(tuple((3, y) for y in range(4, -1, -1))),
     ]
-    with installed_paths(block.tables, crossing) as channel:
+    with installed(block.tables, None, crossing) as channel:
         arrived = whole(block, fabric.transfer(block, channel, own(block, tiles)))
     expected = np.full_like(tiles, np.nan)
     for path in crossing:
@@ -152,7 +152,7 @@ def test_a_pattern_on_some_lines_leaves_the_others_alone(axis: str, comm):
     n, lines = (7, 5) if axis == "x" else (5, 7)
     tiles = numbered(*MESH)
     only = marks(lines, [0, 1, 4])
-    with installed(block.tables, axis, routes.ring(n), only) as channel:
+    with installed(block.tables, axis, routes.ring, lines=only) as channel:
         by_lines = by_line(axis, whole(block, fabric.transfer(block, channel, own(block, tiles))))
     assert (by_lines[only] == np.roll(by_line(axis, tiles), 1, axis=1)[only]).all()
     assert np.isnan(by_lines[~only]).all()
@@ -243,15 +243,15 @@ def exercise(block: Block) -> None:
     width, height = block.mesh.width, block.mesh.height
     tiles = own(block, numbered(width, height, 2))
     with (
-        installed(block.tables, "x", routes.ring(width)) as x,
+        installed(block.tables, "x", routes.ring) as x,
         installed(block.tables, "y", gossip(height)[:1] or routes.chain(height)) as y,
-        installed(block.tables, "y", routes.interleaved_ring(height)) as ring,
+        installed(block.tables, "y", routes.interleaved_ring) as ring,
     ):
         for channel in (x, y, ring, x):
             fabric.transfer(block, channel, tiles)
     if width > 1 and height > 1:
         corner = Path((*((x, 0) for x in range(width)), *((width - 1, y) for y in range(1, height))))
-        with installed_paths(block.tables, [corner]) as channel:
+        with installed(block.tables, None, [corner]) as channel:
             fabric.transfer(block, channel, tiles)
 
 
@@ -349,7 +349,7 @@ STRAIGHT = Path(((0, 1), (1, 1), (2, 1), (3, 1), (4, 1)))
 def test_a_deleted_entry_ends_the_run_with_the_routers_name(used: bool, comm):
     block = new_block(comm, (5, 3))
     tiles = numbered(5, 3)
-    with installed_paths(block.tables, [STRAIGHT]) as channel:
+    with installed(block.tables, None, [STRAIGHT]) as channel:
         if used:
             fabric.transfer(block, channel, tiles)
         colour = int(channel.colours[0])
@@ -375,7 +375,7 @@ def test_a_deleted_entry_of_one_line_is_named(axis: str, port: str, comm):
 @pytest.mark.mpi(ranks=[1])
 def test_an_entry_that_takes_another_port_does_not_take_the_packet(comm):
     block = new_block(comm, (5, 3))
-    with installed_paths(block.tables, [STRAIGHT]) as channel:
+    with installed(block.tables, None, [STRAIGHT]) as channel:
         overwrite(block.tables, (2, 1), int(channel.colours[0]), 1 << NORTH | 1 << EAST, 1 << RAMP)
         with pytest.raises(
             RouteError, match=r"core \(2, 1\) .* from the west; its rule takes .* from north\+east only"
@@ -392,7 +392,7 @@ def test_an_entry_that_leads_off_the_mesh_is_named(core: tuple[int, int], way: i
     block = new_block(comm, (5, 3))
     x, y = core
     path = Path((((x - 1 if x else x + 1), y), core))
-    with installed_paths(block.tables, [path]) as channel:
+    with installed(block.tables, None, [path]) as channel:
         enters = int(path.entries(5)[1][1])
         overwrite(block.tables, core, int(channel.colours[0]), enters, 1 << way)
         with pytest.raises(RouteError, match=rf"core \({x}, {y}\) sends colour 0 {name}, off the mesh"):
@@ -404,7 +404,7 @@ def test_a_changed_entry_sends_the_packet_elsewhere(comm):
     """The packet turns south in the middle of its path, at whichever rank that router is."""
     block = new_block(comm, (7, 5))
     tiles = numbered(7, 5)
-    with installed_paths(block.tables, [STRAIGHT]) as channel:
+    with installed(block.tables, None, [STRAIGHT]) as channel:
         colour = int(channel.colours[0])
         first = whole(block, fabric.transfer(block, channel, own(block, tiles)))
         overwrite(block.tables, (2, 1), colour, 1 << WEST, 1 << SOUTH)
@@ -534,8 +534,8 @@ def test_two_packets_out_of_one_core_share_its_ramp(comm):
     tiles = np.zeros((*block.shape, 8), np.float32)
     alpha, busy = 2, 8
     with (
-        installed(block.tables, "x", [Route(0, (3,))], marks(4, [1])) as east,
-        installed(block.tables, "y", [Route(1, (3,))], marks(6, [0])) as south,
+        installed(block.tables, "x", [Route(0, (3,))], lines=marks(4, [1])) as east,
+        installed(block.tables, "y", [Route(1, (3,))], lines=marks(6, [0])) as south,
     ):
         flights = [fabric.send(block, channel, tiles) for channel in (east, south)]
         for flight in flights:
@@ -550,7 +550,7 @@ def test_two_packets_of_one_transfer_out_of_one_core_share_its_ramp(comm):
     block = new_block(comm, (4, 4), SLOW_LINKS)
     tiles = np.zeros((*block.shape, 8), np.float32)
     alpha, busy = 2, 8
-    with installed_paths(block.tables, [Path(((1, 1), (2, 1), (3, 1))), Path(((1, 1), (1, 2)))]) as channel:
+    with installed(block.tables, None, [Path(((1, 1), (2, 1), (3, 1))), Path(((1, 1), (1, 2)))]) as channel:
         fabric.transfer(block, channel, tiles)
     clock = whole(block, block.clock.state[0])
     assert (clock[1, 3], clock[2, 1]) == (2 * alpha + busy, busy + alpha + busy)
@@ -622,7 +622,7 @@ def test_packets_that_meet_at_a_router_leave_it_one_after_the_other(comm):
         block = new_block(ranks, (4, 4), SLOW_LINKS)
         tiles = np.zeros((*block.shape, 8), np.float32)
         meeting = [Path(((0, 1), (1, 1), (2, 1), (3, 1))), Path(((1, 0), (1, 1), (2, 1)))]
-        with installed_paths(block.tables, meeting) as channel:
+        with installed(block.tables, None, meeting) as channel:
             fabric.transfer(block, channel, tiles)
         return whole(block, block.clock.state[0])
 

@@ -16,7 +16,7 @@ from meshrt.mesh.collectives.broadcast import spreads, start_allgather
 from meshrt.mesh.device import Device
 from meshrt.mesh.wires import fabric, receiving, routes
 from meshrt.mesh.wires.routes import Path as MeshPath
-from meshrt.mesh.wires.tables import installed, installed_paths
+from meshrt.mesh.wires.tables import installed
 from meshrt.models.catalogue import find_model
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
@@ -65,7 +65,7 @@ def mixed_traffic(comm: Any) -> tuple[bytes, bytes, dict[str, Any]]:
     with (
         installed(block.tables, "x", routes.ring(7)) as ring,
         installed(block.tables, "y", routes.interleaved_ring(5)) as other,
-        installed_paths(block.tables, turns) as paths,
+        installed(block.tables, None, turns) as paths,
         spreads(block, longest=3) as (every, _),
     ):
         flights = [fabric.send(block, channel, tiles) for channel in (paths, ring, other, paths)]

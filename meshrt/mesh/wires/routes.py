@@ -4,9 +4,10 @@ A line is one row or one column of N cores, 0 to N-1. A route starts at one core
 or more others. How the routes become colours and table entries is the business of `tables`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -63,12 +64,29 @@ class Path:
         return at, _masks(enters), _masks(leaves)
 
 
-def check_routes(mesh: Mesh, axis: str, routes: Sequence[Route], lines: np.ndarray | None) -> None:
-    """UsageError where routes do not lie on lines of the axis, or `lines` is not a choice of those."""
+LinePattern = Callable[..., Sequence[Route]]  # of the length of a line, and of what else it takes
+
+
+def along_lines(
+    mesh: Mesh, axis: str, routes: Sequence[Route | Path] | LinePattern, more: Sequence[Any], lines: np.ndarray | None
+) -> list[Route]:
+    """Routes on lines of the axis, a pattern's made for their length, with `more`.
+
+    UsageError where they do not lie there, or `lines` is not a choice of lines.
+    """
     if axis not in ("x", "y"):
         raise UsageError(f"routes along axis {axis!r}: lines of the mesh are rows, axis 'x', and columns, axis 'y'")
     n, across = mesh.length(axis), mesh.length("y" if axis == "x" else "x")
-    for route in routes:
+    if callable(routes):
+        routes = routes(n, *more)
+    elif more:
+        raise UsageError(
+            "only a pattern, a function of a line's length, takes more than routes; `lines=` chooses lines"
+        )
+    on_lines = [route for route in routes if isinstance(route, Route)]
+    if len(on_lines) < len(routes):
+        raise UsageError(f"a line along {axis} has routes of Route; for a Path, which may turn, the axis is None")
+    for route in on_lines:
         if not route.stops or route.low < 0 or route.high >= n:
             raise UsageError(
                 f"a route from core {route.source} to {list(route.stops)} of a line along {axis}, which has cores 0 to"
@@ -78,14 +96,19 @@ def check_routes(mesh: Mesh, axis: str, routes: Sequence[Route], lines: np.ndarr
         raise UsageError(
             f"lines along {axis} are chosen by {across} bools, one a line, not by {lines.dtype} {list(lines.shape)}"
         )
+    return on_lines
 
 
-def check_paths(mesh: Mesh, paths: Sequence[Path]) -> None:
-    """UsageError where a path leaves the mesh."""
+def over_mesh(mesh: Mesh, routes: Sequence[Route | Path] | LinePattern, lines: np.ndarray | None) -> list[Path]:
+    """Paths over the mesh. UsageError where one leaves it, and for what lies on lines."""
+    paths = [] if callable(routes) else [route for route in routes if isinstance(route, Path)]
+    if lines is not None or callable(routes) or len(paths) < len(routes):
+        raise UsageError("routes along axis None are Paths: of rows the axis is 'x', of columns 'y'")
     for path in paths:
         for x, y in path.cores:
             if not (0 <= x < mesh.width and 0 <= y < mesh.height):
                 raise UsageError(f"a path goes over core ({x}, {y}), outside the mesh of {mesh.width} x {mesh.height}")
+    return paths
 
 
 def _masks(ports: Iterable[int]) -> np.ndarray:
