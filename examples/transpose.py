@@ -4,15 +4,15 @@ from typing import Annotated
 
 import numpy as np
 
-from meshrt.mesh import Block, Path, UsageError, gather, installed, place, transfer
+from meshrt.mesh import Block, UsageError, gather, installed, place, transfer
 
 MESH = (4, 4)
 
 
-def path(x: int, y: int) -> Path:
+def path(x: int, y: int) -> list[tuple[int, int]]:
     """From core (x, y) along its row to the diagonal, and from there along the column to core (y, x)."""
     step = 1 if x < y else -1
-    return Path((*((at, y) for at in range(x, y, step)), *((y, at) for at in range(y, x - step, -step))))
+    return [*((at, y) for at in range(x, y, step)), *((y, at) for at in range(y, x - step, -step))]
 
 
 def run(block: Block, *, size: Annotated[int, "rows and columns of a tile"] = 16) -> dict:

@@ -23,7 +23,6 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "Routes, and what goes along them": {
         "meshrt.mesh": (
             "Route",
-            "Path",
             "chain",
             "ring",
             "interleaved_ring",

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from meshrt.mesh.tiles import gather, place, square
     from meshrt.mesh.wires.fabric import send, transfer
     from meshrt.mesh.wires.receiving import receive
-    from meshrt.mesh.wires.routes import Path, Route, chain, interleaved_ring, multicast, ring
+    from meshrt.mesh.wires.routes import Route, chain, interleaved_ring, multicast, ring
     from meshrt.mesh.wires.software import stage
     from meshrt.mesh.wires.tables import installed
 
 __all__ = [
-    "Block", "Path", "Route", "UsageError", "align", "allreduce", "chain", "crossbar", "gather", "installed",
+    "Block", "Route", "UsageError", "align", "allreduce", "chain", "crossbar", "gather", "installed",
     "interleaved_ring", "interleaved_rings", "ktree", "multicast", "pipeline", "place",
     "plain_rings", "receive", "ring", "rotate", "send", "square", "stage", "start_shift", "take", "transfer",
 ]  # fmt: skip
@@ -35,7 +35,7 @@ _HOMES = {
     "tiles": ("gather", "place", "square"),
     "wires.fabric": ("send", "transfer"),
     "wires.receiving": ("receive",),
-    "wires.routes": ("Path", "Route", "chain", "interleaved_ring", "multicast", "ring"),
+    "wires.routes": ("Route", "chain", "interleaved_ring", "multicast", "ring"),
     "wires.software": ("stage",),
     "wires.tables": ("installed",),
 }

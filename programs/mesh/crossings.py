@@ -14,7 +14,6 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.repeat import sampled
 from meshrt.mesh.tiles import gather_parts
 from meshrt.mesh.wires import fabric, routes, software
-from meshrt.mesh.wires.routes import Path
 from meshrt.mesh.wires.tables import Channel, installed
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.systems import Sums
@@ -36,7 +35,7 @@ def way_back(stack: ExitStack, block: Block, cells: Sequence[tuple[int, int]]) -
     x, y = x * width, y * height
     wafer = block.another("way back", x + width, y + height)  # whole regions, which the ranks tile
     path = [(at, y) for at in range(x, -1, -1)] + [(0, at) for at in range(y - 1, -1, -1)]
-    return Crossing(wafer, (-x, -y), stack.enter_context(installed(wafer, None, [Path(tuple(path))])))
+    return Crossing(wafer, (-x, -y), stack.enter_context(installed(wafer, None, [path])))
 
 
 def hand_back(last: Block, block: Block, back: Crossing | None) -> None:
@@ -64,7 +63,7 @@ def vector_crossing(stack: ExitStack, block: Block, number: int, step: tuple[int
     ways = []
     for y in range(height):
         rows = range(y, y + height + 1) if step[1] > 0 else range(height + y, y - 1, -1)
-        ways.append(Path(tuple((y % width, row) for row in rows)))
+        ways.append([(y % width, row) for row in rows])
     return Crossing(border, step, stack.enter_context(installed(border, None, ways)))
 
 

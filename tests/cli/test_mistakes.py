@@ -24,8 +24,8 @@ FILES = {
     "    with installed(block.tables, 'x', chain) as way:\n        transfer(block, way, t[0], t)\n",
     "route.py": f"{LINES}def run(block, *, axis: str = 'x'):\n"
     "    with installed(block.tables, axis, chain(block.mesh.width + 2)):\n        return {}\n",
-    "path.py": "from meshrt.mesh.wires.routes import Path\nfrom meshrt.mesh.wires.tables import installed\n"
-    "def run(block):\n    way = Path(((0, 0), (1, 0), (1, 1), (1, 2)))\n"
+    "path.py": "from meshrt.mesh.wires.tables import installed\n"
+    "def run(block):\n    way = (0, 0), (1, 0), (1, 1), (1, 2)\n"
     "    with installed(block.tables, None, [way]):\n        return {}\n",
     "sides.py": "def run(block):\n    a, b = block.tiles('a', (8, 3), 'f'), block.tiles('b', (4, 8), 'f')\n"
     "    return {'c': float(block.matmul(a, b).sum())}\n",

@@ -21,12 +21,12 @@ from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import EAST, NORTH, RAMP, SOUTH, WEST
 from meshrt.mesh.repeat import repeated
 from meshrt.mesh.wires import fabric, receiving, routes, software, tally
-from meshrt.mesh.wires.routes import Path, Route
+from meshrt.mesh.wires.routes import Route
 from meshrt.mesh.wires.tables import installed, overwrite
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
 MESH = (7, 5)  # 2, 3, 4, 9 and 16 ranks get blocks of different sizes
-SNAKE = Path(((0, 0), (1, 0), (1, 1), (1, 2), (2, 2), (3, 2), (3, 1), (4, 1), (5, 1), (5, 2), (5, 3), (5, 4), (6, 4)))
+SNAKE = ((0, 0), (1, 0), (1, 1), (1, 2), (2, 2), (3, 2), (3, 1), (4, 1), (5, 1), (5, 2), (5, 3), (5, 4), (6, 4))
 
 
 class Recorder:
@@ -62,7 +62,7 @@ def test_a_path_with_turns_delivers_at_its_end(comm):
     expected[4, 6] = tiles[0, 0]
     assert np.array_equal(arrived, expected, equal_nan=True)
     report = measured(block)
-    hops = len(SNAKE.cores) - 1
+    hops = len(SNAKE) - 1
     assert (report["messages"], report["hops"], report["max_hops"], report["stages"]) == (1, hops, hops, 0)
     assert report["link_bytes"] == {"total": hops * 12, "max": 12}
     assert report["route_entries"]["max"] == 1
@@ -88,18 +88,18 @@ def test_paths_that_cross_do_not_mix(comm):
     tiles = numbered(*MESH)
     crossing = [
         SNAKE,
-        Path(tuple(reversed(SNAKE.cores))),
-        Path(tuple((x, 2) for x in range(7))),
-        Path(tuple((3, y) for y in range(4, -1, -1))),
+        tuple(reversed(SNAKE)),
+        tuple((x, 2) for x in range(7)),
+        tuple((3, y) for y in range(4, -1, -1)),
     ]
     with installed(block.tables, None, crossing) as channel:
         arrived = whole(block, fabric.transfer(block, channel, own(block, tiles)))
     expected = np.full_like(tiles, np.nan)
     for path in crossing:
-        (x, y), (to_x, to_y) = path.cores[0], path.cores[-1]
+        (x, y), (to_x, to_y) = path[0], path[-1]
         expected[to_y, to_x] = tiles[y, x]
     assert np.array_equal(arrived, expected, equal_nan=True)
-    assert measured(block)["hops"] == sum(len(path.cores) - 1 for path in crossing)
+    assert measured(block)["hops"] == sum(len(path) - 1 for path in crossing)
 
 
 @st.composite
@@ -250,7 +250,7 @@ def exercise(block: Block) -> None:
         for channel in (x, y, ring, x):
             fabric.transfer(block, channel, tiles)
     if width > 1 and height > 1:
-        corner = Path((*((x, 0) for x in range(width)), *((width - 1, y) for y in range(1, height))))
+        corner = (*((x, 0) for x in range(width)), *((width - 1, y) for y in range(1, height)))
         with installed(block.tables, None, [corner]) as channel:
             fabric.transfer(block, channel, tiles)
 
@@ -341,7 +341,7 @@ def test_control_traffic_is_not_counted(comm):
 
 # --------------------------------------------------------------------------------------------- tables that were changed
 
-STRAIGHT = Path(((0, 1), (1, 1), (2, 1), (3, 1), (4, 1)))
+STRAIGHT = ((0, 1), (1, 1), (2, 1), (3, 1), (4, 1))
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -391,9 +391,9 @@ def test_an_entry_that_takes_another_port_does_not_take_the_packet(comm):
 def test_an_entry_that_leads_off_the_mesh_is_named(core: tuple[int, int], way: int, name: str, comm):
     block = new_block(comm, (5, 3))
     x, y = core
-    path = Path((((x - 1 if x else x + 1), y), core))
+    path = (((x - 1 if x else x + 1), y), core)
     with installed(block.tables, None, [path]) as channel:
-        enters = int(path.entries(5)[1][1])
+        enters = int(routes.path_entries(path, 5)[1][1])
         overwrite(block.tables, core, int(channel.colours[0]), enters, 1 << way)
         with pytest.raises(RouteError, match=rf"core \({x}, {y}\) sends colour 0 {name}, off the mesh"):
             fabric.transfer(block, channel, numbered(5, 3))
@@ -550,7 +550,7 @@ def test_two_packets_of_one_transfer_out_of_one_core_share_its_ramp(comm):
     block = new_block(comm, (4, 4), SLOW_LINKS)
     tiles = np.zeros((*block.shape, 8), np.float32)
     alpha, busy = 2, 8
-    with installed(block.tables, None, [Path(((1, 1), (2, 1), (3, 1))), Path(((1, 1), (1, 2)))]) as channel:
+    with installed(block.tables, None, [((1, 1), (2, 1), (3, 1)), ((1, 1), (1, 2))]) as channel:
         fabric.transfer(block, channel, tiles)
     clock = whole(block, block.clock.state[0])
     assert (clock[1, 3], clock[2, 1]) == (2 * alpha + busy, busy + alpha + busy)
@@ -621,7 +621,7 @@ def test_packets_that_meet_at_a_router_leave_it_one_after_the_other(comm):
     def clocks(ranks: Any) -> np.ndarray:
         block = new_block(ranks, (4, 4), SLOW_LINKS)
         tiles = np.zeros((*block.shape, 8), np.float32)
-        meeting = [Path(((0, 1), (1, 1), (2, 1), (3, 1))), Path(((1, 0), (1, 1), (2, 1)))]
+        meeting = [((0, 1), (1, 1), (2, 1), (3, 1)), ((1, 0), (1, 1), (2, 1))]
         with installed(block.tables, None, meeting) as channel:
             fabric.transfer(block, channel, tiles)
         return whole(block, block.clock.state[0])

@@ -27,7 +27,6 @@ from meshrt.mesh.pairs import new_pairs
 from meshrt.mesh.peaks import NamedMemory, new_peaks
 from meshrt.mesh.repeat import repeated
 from meshrt.mesh.wires import fabric, software
-from meshrt.mesh.wires.routes import Path as Path_
 from meshrt.mesh.wires.routes import Route, chain
 from meshrt.mesh.wires.tables import installed
 from meshrt.program import load_program
@@ -172,7 +171,7 @@ def test_a_packet_for_many_is_a_pair_with_each_and_one_that_is_sent_on_is_two(tm
     with installed(block.tables, "y", chain(3)) as column:  # to the core below, and on to the last
         for line in range(2):
             fabric.transfer(block, column, tiles, positions=marks(3, [line]), lines=marks(6, [3]))
-    turns = Path_(((5, 0), (5, 1), (4, 1)))
+    turns = ((5, 0), (5, 1), (4, 1))
     with installed(block.tables, None, [turns]) as path_of:
         fabric.transfer(block, path_of, tiles[..., :2])
     write_maps(block, block.finish(), str(path))

@@ -21,7 +21,6 @@ from meshrt.mesh.clock import HOPS, TIME
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import RAMP
 from meshrt.mesh.wires import fabric, order, receiving, routes, together
-from meshrt.mesh.wires.routes import Path
 from meshrt.mesh.wires.tables import Channel, installed, overwrite
 from meshrt.program import load_program
 
@@ -93,7 +92,7 @@ def play(block: Block, case: dict[str, Any]) -> None:
 
 def lay(block: Block, stack: ExitStack, paths: list[Cores], forks: list[int]) -> Channel:
     """Install paths, some of which leave a copy of the packet on the way."""
-    channel = stack.enter_context(installed(block.tables, None, [Path(path) for path in paths]))
+    channel = stack.enter_context(installed(block.tables, None, paths))
     ends = {path[-1] for path in paths}
     for fork in forks:
         path = paths[fork % len(paths)]
@@ -200,7 +199,7 @@ def test_a_link_is_not_kept_for_a_packet_that_was_sent_before_and_comes_later(co
         block = new_block(comm, (4, 1), "wse2")
         block.clock.state[TIME] += own(block, np.array([[0.0, late, 0.0, 0.0]]))
         tiles = np.zeros((*block.shape, 4), np.float32)
-        paths = [Path(tuple((x, 0) for x in range(low, low + 3))) for low in (0, 1)]
+        paths = [tuple((x, 0) for x in range(low, low + 3)) for low in (0, 1)]
         with installed(block.tables, None, paths[:1]) as first, installed(block.tables, None, paths[1:]) as second:
             for flight in [fabric.send(block, channel, tiles) for channel in (first, second)]:
                 receiving.receive(block, flight)
@@ -284,7 +283,7 @@ def test_a_link_is_given_to_a_packet_that_comes_between_two_that_were_sent_befor
     with (
         installed(block.tables, "x", [routes.Route(1, (2,))]) as short,
         (
-            installed(block.tables, None, [Path(tuple((x, 0) for x in range(4)))])
+            installed(block.tables, None, [tuple((x, 0) for x in range(4))])
             if paths
             else installed(block.tables, "x", [routes.Route(0, (3,))])
         ) as other,
@@ -303,7 +302,7 @@ def test_a_link_is_given_to_a_packet_that_comes_between_two_that_were_sent_befor
 def test_paths_that_do_not_meet_take_alpha_a_hop_and_the_tail(width: float | None, comm):
     """Many paths of two hops, at places that are no few slices; the second transfer leaves when its ramp is free."""
     corners = [(2 * int(at) % 24, 2 * int(at) // 24 * 2) for at in np.random.default_rng(1).permutation(144)[:80]]
-    paths = [Path(((x, y), (x + 1, y), (x + 1, y + 1))) for x, y in corners]
+    paths = [((x, y), (x + 1, y), (x + 1, y + 1)) for x, y in corners]
     block = new_block(comm, (24, 24), Device(name="test", alpha=3.0, beta=5.0, link_bytes_per_cycle=width))
     busy = 16 / width if width else 0.0
     with installed(block.tables, None, paths) as channel:
@@ -483,7 +482,7 @@ def test_packets_that_ask_together_take_a_ramp_as_their_transfers_were_started(
         clocks[y, x] = 3 - hops  # so that all ask at 3
     block.clock.state[TIME] = own(block, clocks)
     with ExitStack() as stack:
-        channels = [stack.enter_context(installed(block.tables, None, [Path(way)])) for way in ways]
+        channels = [stack.enter_context(installed(block.tables, None, [way])) for way in ways]
         flights = [
             fabric.send(block, channels[way], np.zeros((*block.shape, sizes[way]), np.float32)) for way in started
         ]

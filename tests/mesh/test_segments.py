@@ -15,7 +15,7 @@ from meshrt.mesh.device import Device
 from meshrt.mesh.meter import Counters
 from meshrt.mesh.repeat import repeated
 from meshrt.mesh.wires import fabric, routes
-from meshrt.mesh.wires.routes import Path, Route
+from meshrt.mesh.wires.routes import Route
 from meshrt.mesh.wires.tables import installed
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0)
@@ -136,7 +136,7 @@ def test_whoever_is_followed_has_moved_the_heads_that_nobody_waits_for(comm: Any
     """
     block = new_block(comm, (4, 2), SLOW)
     other = block.another("there", 4, 2)
-    paths = [Path(((0, 0), (1, 0), (2, 0))), Path(((1, 0), (2, 0), (3, 0)))]
+    paths = [((0, 0), (1, 0), (2, 0)), ((1, 0), (2, 0), (3, 0))]
     tiles = np.zeros((*other.lead, 3), np.float32)
     with installed(other.tables, None, paths) as crossed, installed(other.tables, "x", [Route(1, (2, 3))]) as channel:
         fabric.send(other, crossed, tiles)

@@ -18,7 +18,7 @@ from meshrt.mesh.devicefile import find_device
 from meshrt.mesh.mesh import Mesh
 from meshrt.mesh.presets import IDEAL, WSE2
 from meshrt.mesh.wires import routes
-from meshrt.mesh.wires.routes import Path, Route
+from meshrt.mesh.wires.routes import Route
 from meshrt.mesh.wires.tables import Tables, installed
 
 
@@ -101,13 +101,13 @@ def test_axes_share_the_table_of_a_router():
 @pytest.mark.parametrize("axis", ["x", "y"])
 def test_paths_and_lines_keep_apart(axis: str):
     tables = Tables(Mesh(3, 3), IDEAL)
-    corner = Path(((0, 0), (1, 0), (1, 1), (1, 2)))
+    corner = ((0, 0), (1, 0), (1, 1), (1, 2))
     with installed(tables, axis, routes.chain(3)) as line, installed(tables, None, [corner]) as path:
         assert not set(line.colours) & set(path.colours)
         # Two routes of the chain meet at its inner cores; the path has an entry at each core that it visits.
         expected = np.tile([1, 2, 1], (3, 1))
         expected = expected if axis == "x" else expected.T.copy()
-        for x, y in corner.cores:
+        for x, y in corner:
             expected[y, x] += 1
         assert tables.entries.tolist() == expected.tolist()
         assert path.sources.tolist() == [0]
@@ -213,7 +213,7 @@ def test_the_core_that_is_named_is_one_whose_table_is_full(axis: str):
     message = re.escape(f"core {core} needs 2 route entries, the limit is 1")
     with pytest.raises(LimitError, match=message), installed(tables, axis, crossing, lines=only):
         pass
-    path = Path(((0, 0), (0, 1), (1, 1)))
+    path = ((0, 0), (0, 1), (1, 1))
     with (
         installed(tables, None, [path]),
         pytest.raises(LimitError, match=r"core \(0, 1\) needs 2"),
@@ -249,7 +249,7 @@ def test_an_unlimited_device_grows_up_to_what_a_header_can_name():
 @pytest.mark.parametrize(("columns", "rows"), [(1, 4), (3, 2), (7, 5)])
 def test_every_rank_writes_its_part_of_the_same_tables(columns: int, rows: int):
     """No rank asks another: the same installations give the same colours, and blocks of the one-rank tables."""
-    path = Path(((0, 0), (1, 0), (1, 1), (1, 2), (2, 2)))
+    path = ((0, 0), (1, 0), (1, 1), (1, 2), (2, 2))
 
     def install(mesh: Mesh) -> tuple[Tables, list[list[int]]]:
         tables = Tables(mesh, WSE2)

@@ -17,11 +17,11 @@ from meshrt.mesh.exchange.exchange import Crossbar, crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
 from meshrt.mesh.mesh import EAST, NORTH, RAMP, SOUTH, WEST
 from meshrt.mesh.wires import fabric, routes, software
-from meshrt.mesh.wires.routes import Path, Route
+from meshrt.mesh.wires.routes import Route
 from meshrt.mesh.wires.tables import Channel, installed, overwrite
 
 MESH = (5, 3)
-STRAIGHT = Path(((0, 1), (1, 1), (2, 1), (3, 1), (4, 1)))
+STRAIGHT = ((0, 1), (1, 1), (2, 1), (3, 1), (4, 1))
 
 
 def mask(*ports: int) -> int:
@@ -208,7 +208,7 @@ def test_a_long_way_through_every_core_is_no_loop(comm: Any) -> None:
     width, height = 40, 30
     snake = [(x if y % 2 == 0 else width - 1 - x, y) for y in range(height) for x in range(width)]
     block = new_block(comm, (width, height))
-    with installed(block.tables, None, [Path(tuple(snake)), Path(tuple(snake[::-1]))]) as channel:
+    with installed(block.tables, None, [tuple(snake), tuple(snake[::-1])]) as channel:
         arrived = fabric.transfer(block, channel, numbered(width, height))
     assert (arrived[-1, 0], arrived[0, 0]) == (0, numbered(width, height)[-1, 0])
     assert measured(block)["hops"] == 2 * (width * height - 1)
@@ -363,7 +363,7 @@ def test_a_channel_that_was_left_moves_nothing(used: bool, again: bool, comm: An
 def test_installing_over_a_hand_made_entry_is_noticed(freed: bool, comm: Any) -> None:
     """A packet was sent round a corner by hand; routes that are installed there, or freed, take the corner away."""
     block = new_block(comm, MESH)
-    crossing = installed(block.tables, None, [Path(((1, 2), (2, 2), (3, 2)))])
+    crossing = installed(block.tables, None, [((1, 2), (2, 2), (3, 2))])
     with installed(block.tables, None, [STRAIGHT]) as channel, ExitStack() as stack:
         overwrite(block.tables, (2, 1), 0, mask(WEST), mask(SOUTH))
         if freed:

@@ -12,7 +12,6 @@ from runs import new_block
 from meshrt.mesh import chain, crossbar, gather, installed, interleaved_ring, multicast, place, take
 from meshrt.mesh.exchange.exchange import exchange
 from meshrt.mesh.exchange.legs import Transfer
-from meshrt.mesh.wires.routes import Path
 
 
 @pytest.mark.mpi(ranks=[1, 4, 6])
@@ -53,7 +52,7 @@ def test_what_has_no_numbers_is_not_gathered(comm) -> None:
 @pytest.mark.mpi(ranks=[1, 4])
 def test_routes_are_installed_for_a_block_or_in_its_tables(comm) -> None:
     block = new_block(comm, (4, 4), "wse2")
-    paths = [Path(((0, 0), (1, 0), (1, 1)))]
+    paths = [((0, 0), (1, 0), (1, 1))]
     for by_block, by_tables in (
         (installed(block, "x", chain), installed(block.tables, "x", chain)),
         (installed(block, None, paths), installed(block.tables, None, paths)),

@@ -15,7 +15,6 @@ from runs import new_block
 from meshrt.mesh.collectives.broadcast import spreads, start_allgather
 from meshrt.mesh.device import Device
 from meshrt.mesh.wires import fabric, receiving, routes
-from meshrt.mesh.wires.routes import Path as MeshPath
 from meshrt.mesh.wires.tables import installed
 from meshrt.models.catalogue import find_model
 
@@ -57,10 +56,10 @@ def mixed_traffic(comm: Any) -> tuple[bytes, bytes, dict[str, Any]]:
     block = new_block(comm, (7, 5), SLOW)
     tiles = own(block, numbered(7, 5, 4) / 3)
     turns = [
-        MeshPath((*((x, 2) for x in range(7)),)),
-        MeshPath((*((3, y) for y in range(4)), *((x, 3) for x in range(4, 7)))),
-        MeshPath(((6, 0), (5, 0), (5, 1), (5, 2), (5, 3))),
-        MeshPath(((0, 1), (1, 1), (2, 1), (3, 1), (3, 2), (4, 2), (5, 2), (5, 1))),
+        (*((x, 2) for x in range(7)),),
+        (*((3, y) for y in range(4)), *((x, 3) for x in range(4, 7))),
+        ((6, 0), (5, 0), (5, 1), (5, 2), (5, 3)),
+        ((0, 1), (1, 1), (2, 1), (3, 1), (3, 2), (4, 2), (5, 2), (5, 1)),
     ]
     with (
         installed(block.tables, "x", routes.ring(7)) as ring,

@@ -7,6 +7,7 @@ or more others. How the routes become colours and table entries is the business 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
 from itertools import pairwise
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -43,32 +44,29 @@ class Route:
         return at, enters.astype(np.uint8), leaves.astype(np.uint8)
 
 
-@dataclass(frozen=True)
-class Path:
-    """A static route with turns: (x, y) of every core on the way, delivered at the last."""
+Path = tuple[tuple[int, int], ...]  # a static route with turns: (x, y) of every core on the way; delivered at the last
 
-    cores: tuple[tuple[int, int], ...]
 
-    def entries(self, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """As Route.entries; a position is y * width + x. UsageError where two cores of the path do not touch."""
-        ports = []
-        for (x, y), (nx, ny) in pairwise(self.cores):
-            if (nx - x, ny - y) not in STEP:
-                raise UsageError(f"a path goes from core ({x}, {y}) to ({nx}, {ny}), which is not its neighbour")
-            ports.append(STEP.index((nx - x, ny - y)))
-        if not ports or len(set(self.cores)) != len(self.cores):
-            raise UsageError(f"a path needs two or more cores, each once; got {self.cores}")
-        enters = [RAMP, *(OPPOSITE[port] for port in ports)]
-        leaves = [*ports, RAMP]
-        at = np.array([y * width + x for x, y in self.cores], np.int32)
-        return at, _masks(enters), _masks(leaves)
+def path_entries(path: Path, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As Route.entries; a position is y * width + x. UsageError where two cores of the path do not touch."""
+    ports = []
+    for (x, y), (nx, ny) in pairwise(path):
+        if (nx - x, ny - y) not in STEP:
+            raise UsageError(f"a path goes from core ({x}, {y}) to ({nx}, {ny}), which is not its neighbour")
+        ports.append(STEP.index((nx - x, ny - y)))
+    if not ports or len(set(path)) != len(path):
+        raise UsageError(f"a path needs two or more cores, each once; got {path}")
+    enters = [RAMP, *(OPPOSITE[port] for port in ports)]
+    leaves = [*ports, RAMP]
+    at = np.array([y * width + x for x, y in path], np.int32)
+    return at, _masks(enters), _masks(leaves)
 
 
 LinePattern = Callable[..., Sequence[Route]]  # of the length of a line, and of what else it takes
 
 
 def along_lines(
-    mesh: Mesh, axis: str, routes: Sequence[Route | Path] | LinePattern, more: Sequence[Any], lines: np.ndarray | None
+    mesh: Mesh, axis: str, routes: Sequence[Any] | LinePattern, more: Sequence[Any], lines: np.ndarray | None
 ) -> list[Route]:
     """Routes on lines of the axis, a pattern's made for their length, with `more`.
 
@@ -85,7 +83,7 @@ def along_lines(
         )
     on_lines = [route for route in routes if isinstance(route, Route)]
     if len(on_lines) < len(routes):
-        raise UsageError(f"a line along {axis} has routes of Route; for a Path, which may turn, the axis is None")
+        raise UsageError(f"a line along {axis} has routes of Route; for a path, which may turn, the axis is None")
     for route in on_lines:
         if not route.stops or route.low < 0 or route.high >= n:
             raise UsageError(
@@ -99,13 +97,21 @@ def along_lines(
     return on_lines
 
 
-def over_mesh(mesh: Mesh, routes: Sequence[Route | Path] | LinePattern, lines: np.ndarray | None) -> list[Path]:
+def over_mesh(
+    mesh: Mesh, routes: Iterable[Any] | LinePattern, more: Sequence[Any], lines: np.ndarray | None
+) -> list[Path]:
     """Paths over the mesh. UsageError where one leaves it, and for what lies on lines."""
-    paths = [] if callable(routes) else [route for route in routes if isinstance(route, Path)]
-    if lines is not None or callable(routes) or len(paths) < len(routes):
-        raise UsageError("routes along axis None are Paths: of rows the axis is 'x', of columns 'y'")
+    wrong = UsageError(
+        "routes along axis None are paths, each the (x, y) of all cores on its way: rows are axis 'x', columns 'y'"
+    )
+    if callable(routes) or more or lines is not None:
+        raise wrong
+    try:
+        paths = [tuple((index(x), index(y)) for x, y in path) for path in routes]
+    except (TypeError, ValueError):
+        raise wrong from None
     for path in paths:
-        for x, y in path.cores:
+        for x, y in path:
             if not (0 <= x < mesh.width and 0 <= y < mesh.height):
                 raise UsageError(f"a path goes over core ({x}, {y}), outside the mesh of {mesh.width} x {mesh.height}")
     return paths
