@@ -115,6 +115,8 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("counters.messages += schedule.sent * view.count", "counters.messages += schedule.sent", FABRIC),
         ("counters.hops += schedule.hops * view.count", "counters.hops += schedule.hops", FABRIC),
         ("counters.max_hops = schedule.longest", "counters.max_hops = schedule.longest + 1", FABRIC),
+    ],
+    "meshrt/mesh/wires/receiving.py": [
         ("arrival.landing.time > arrival.lane.time.get()", "arrival.landing.time >= arrival.lane.time.get()", FABRIC),
         ("ramps.serve(block, arrival, positions[low + cores])", "ramps.serve(block, arrival)", FABRIC),
         ("positions[low + cores] & (arrival.landing", "(arrival.landing", FABRIC),

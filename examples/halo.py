@@ -18,11 +18,11 @@ def run(block: Block, *, size: Annotated[int, "rows and columns of a tile"] = 16
     tiles = block.tiles("tiles with edges", (size + 2, size + 2), np.float32)
     tiles[...] = 0  # at the border of the mesh nothing comes in, and the zeros stay
     inside = tiles[..., 1:-1, 1:-1]
-    inside[...] = place(block, "grid", whole)[:, :, 0, 0]
+    inside[...] = place(block, "grid", whole)
     with ExitStack() as stack, block.phase("steps"):
         edges = []
         for axis, step, leaves, comes in (("x", 1, -2, 0), ("x", -1, 1, -1), ("y", 1, -2, 0), ("y", -1, 1, -1)):
-            way = stack.enter_context(installed(block, axis, chain(block.mesh.length(axis), step)))
+            way = stack.enter_context(installed(block, axis, chain, step))
             lines = tiles[:, :, 1:-1] if axis == "x" else tiles[..., 1:-1].swapaxes(2, 3)
             edges.append((way, lines[..., leaves], lines[..., comes]))
         for _ in range(steps):

@@ -13,8 +13,8 @@ def run(block: Block, *, m: Annotated[int, "A is m x k, B is k x n"] = 50, k: in
     """Multiply matrices of small whole numbers, and compare with NumPy in float64."""
     height, width = block.mesh.height, block.mesh.width
     left, right = (np.random.default_rng(0).integers(-3, 4, cut).astype(np.float32) for cut in ((m, k), (k, n)))
-    a = place(block, "A", left)[:, :, 0, 0]
-    b = place(block, "B", right.T)[:, :, 0, 0]
+    a = place(block, "A", left)
+    b = place(block, "B", right.T)
     panel = block.tiles("tile of B", b.shape[2:], np.float32)
     share = -(-height // width)  # tiles of C at a core: it has as many columns of tiles as there are rows of cores
     c = block.tiles("C", (1, share, a.shape[2], b.shape[2]), np.float32)
@@ -22,7 +22,7 @@ def run(block: Block, *, m: Annotated[int, "A is m x k, B is k x n"] = 50, k: in
     with ktree(block, "x") as tree, block.phase("product"):
         for row in range(height):
             panel[block.y == row] = b[block.y == row]  # a multicast brings it to all others
-            with installed(block, "y", multicast(height, row)) as down:
+            with installed(block, "y", multicast, row) as down:
                 transfer(block, down, b, panel)
             total = block.matmul(a, panel.swapaxes(-1, -2))
             allreduce(block, tree, total, out=total)

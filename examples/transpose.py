@@ -4,16 +4,15 @@ from typing import Annotated
 
 import numpy as np
 
-from meshrt.errors import UsageError
-from meshrt.mesh import Block, Path, gather, installed_paths, place, transfer
+from meshrt.mesh import Block, UsageError, gather, installed, place, transfer
 
 MESH = (4, 4)
 
 
-def path(x: int, y: int) -> Path:
+def path(x: int, y: int) -> list[tuple[int, int]]:
     """From core (x, y) along its row to the diagonal, and from there along the column to core (y, x)."""
     step = 1 if x < y else -1
-    return Path((*((at, y) for at in range(x, y, step)), *((y, at) for at in range(y, x - step, -step))))
+    return [*((at, y) for at in range(x, y, step)), *((y, at) for at in range(y, x - step, -step))]
 
 
 def run(block: Block, *, size: Annotated[int, "rows and columns of a tile"] = 16) -> dict:
@@ -26,7 +25,7 @@ def run(block: Block, *, size: Annotated[int, "rows and columns of a tile"] = 16
     transposed = block.tiles("A transposed", tiles.shape[2:], np.float32)
     transposed[...] = tiles  # the diagonal stays
     paths = [path(x, y) for x in range(n) for y in range(n) if x != y]
-    with installed_paths(block, paths) as ways, block.phase("transpose"):
+    with installed(block, None, paths) as ways, block.phase("transpose"):
         transfer(block, ways, tiles, transposed)
     whole = gather(block, transposed.swapaxes(-1, -2), matrix.shape)
     return {} if whole is None else {"wrong": int((whole != matrix.T).sum())}

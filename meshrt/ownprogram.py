@@ -107,7 +107,7 @@ def _report_forgotten(block: "Block", result: dict[str, Any], run: Callable[...,
     if lines:
         raise UsageError(
             f"{audit.path}, line {min(lines)}: nobody has received what is sent there, so its time is in no clock and"
-            f" no core has waited for it ({len(lines)} transfers in all): give what `send` returns to `fabric.receive`"
+            f" no core has waited for it ({len(lines)} transfers in all): give what `send` returns to `receive`"
         )
     used = block.control.gather(bool(block.memory.peak or block.clock.cells.any()))
     names = getattr(getattr(run, "__code__", None), "co_names", ())

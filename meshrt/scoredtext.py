@@ -16,8 +16,8 @@ from meshrt.errors import UsageError
 MODULES = (  # that a program may import from
     "__future__", "collections", "contextlib", "dataclasses", "functools", "itertools", "math", "typing", "ml_dtypes",
     "numpy", "meshrt.errors", "meshrt.mesh.block", "meshrt.mesh.collectives", "meshrt.mesh.exchange",
-    "meshrt.mesh.tiles", "meshrt.mesh.wires.fabric", "meshrt.mesh.wires.routes", "meshrt.mesh.wires.tables",
-    "meshrt.options", "meshrt.program",
+    "meshrt.mesh.tiles", "meshrt.mesh.wires.fabric", "meshrt.mesh.wires.receiving", "meshrt.mesh.wires.routes",
+    "meshrt.mesh.wires.tables", "meshrt.options", "meshrt.program",
 )  # fmt: skip
 STAGE = "meshrt.mesh.wires.software", "stage"  # of that module it alone: it can only take time
 NAMES = frozenset(  # that reach what counts, whoever has them

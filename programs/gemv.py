@@ -48,13 +48,10 @@ def run(
     vector, matrix = random_matrices(seed, (1, k), (k, n), dtype)
     mesh, storage = block.mesh, storage_type(dtype)
     if axis == "y":  # B[K_y, N_x], x[K^x_y]
-        cut, parts = (mesh.height, mesh.width), mesh.height
-        b = place(block, "B", lambda rows, columns: matrix()[rows, columns], (k, n), cut, storage)[:, :, 0, 0]
+        b = place(block, "B", lambda rows, columns: matrix()[rows, columns], (k, n), dtype=storage)
     else:  # B[K_x, N_y], held as its transpose so that the rows of a tile are along y
-        cut, parts = (mesh.height, mesh.width), mesh.width
-        b = place(block, "B", lambda rows, columns: matrix().T[rows, columns], (n, k), cut, storage)[:, :, 0, 0]
-        b = b.swapaxes(-1, -2)
-    x = place_vector(block, lambda: vector()[0], k, axis, parts, storage)
+        b = place(block, "B", lambda rows, columns: matrix().T[rows, columns], (n, k), dtype=storage).swapaxes(-1, -2)
+    x = place_vector(block, lambda: vector()[0], k, axis, mesh.length(axis), storage)
     with pattern(block, allreduce, axis, 2 if phases is None else phases, counts, 4 * b.shape[-1]) as way:
         y = gemv(block, way, x, b)
     chosen = {"groups": list(way.groups)} if isinstance(way, Tree) and allreduce == "ktree" else {}

@@ -78,8 +78,7 @@ def _meshgemm(block: Block, m: int, k: int, n: int, times: int, dtype: str, seed
 def _meshgemv(block: Block, k: int, n: int, groups: int, times: int, dtype: str, seed: int) -> dict[str, Any]:
     mesh, storage = block.mesh, storage_type(dtype)
     vector, matrix = random_matrices(seed, (1, k), (k, n), dtype)
-    cut = mesh.height, mesh.width
-    b = place(block, "B", lambda rows, columns: matrix()[rows, columns], (k, n), cut, storage)[:, :, 0, 0]
+    b = place(block, "B", lambda rows, columns: matrix()[rows, columns], (k, n), dtype=storage)
     x = place_vector(block, lambda: vector()[0], k, "y", mesh.height, storage)
     results: list[np.ndarray] = []
 

@@ -21,7 +21,7 @@ from meshrt.mesh.collectives.rings import interleaved_ring, plain_ring
 from meshrt.mesh.collectives.shifts import start_shift
 from meshrt.mesh.report import median
 from meshrt.mesh.wires import routes
-from meshrt.mesh.wires.fabric import receive
+from meshrt.mesh.wires.receiving import receive
 from meshrt.options import AtLeast
 from meshrt.ranks.control import largest
 

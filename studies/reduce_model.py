@@ -149,7 +149,7 @@ def cycles_of(pattern: str, n: int, words: int, device: Device) -> float:
     tiles = np.zeros((1, 1, words), np.float32)
     try:
         if pattern == "broadcast":
-            with installed(block, "x", routes.multicast(n, 0)) as channel:
+            with installed(block, "x", routes.multicast, 0) as channel:
                 fabric.transfer(block, channel, tiles)
         else:
             with _reduction(block, pattern, n) as tree:

@@ -23,13 +23,11 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "Routes, and what goes along them": {
         "meshrt.mesh": (
             "Route",
-            "Path",
             "chain",
             "ring",
             "interleaved_ring",
             "multicast",
             "installed",
-            "installed_paths",
             "send",
             "receive",
             "transfer",
@@ -37,7 +35,7 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "Collectives": {
-        "meshrt.mesh": ("ktree", "pipeline", "allreduce", "crossbar", "take", "Transfer"),
+        "meshrt.mesh": ("ktree", "pipeline", "allreduce", "crossbar", "take"),
         "meshrt.mesh.collectives.rings": (
             "interleaved_ring",
             "plain_ring",
@@ -53,6 +51,7 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
         "meshrt.mesh.collectives.broadcast": ("spreads", "start", "relay", "finish", "start_allgather"),
         "meshrt.mesh.collectives.remap": ("remap",),
         "meshrt.mesh.exchange.exchange": ("exchange",),
+        "meshrt.mesh.exchange.legs": ("Transfer",),
     },
     "Other machines": {
         "meshrt.neuron.cores": ("Cores",),

@@ -16,7 +16,7 @@ from reference_fabric import Core, Routers
 from meshrt.mesh import clock
 from meshrt.mesh.block import Block
 from meshrt.mesh.clock import TIME
-from meshrt.mesh.wires import fabric, software
+from meshrt.mesh.wires import fabric, receiving, software
 from meshrt.mesh.wires.routers import line_indices
 from meshrt.mesh.wires.tables import Channel
 
@@ -86,7 +86,7 @@ class Trace:
 def traced(block: Block) -> Iterator[Trace]:
     """Write down what the block's cores do inside."""
     trace = Trace(block)
-    prepare, start, receive_all, receive_at = fabric.prepare, fabric._start, fabric.receive_all, fabric.receive_at
+    prepare, start, receive_all, receive_at = fabric.prepare, fabric._start, receiving.receive_all, receiving.receive_at
     meet, replay, do = clock.Clock.meet, fabric.replay, software.do
     kept: dict[int, tuple[Any, ...]] = {}  # of what is prepared: (itself, sources, bytes, cycles of a ramp, stream)
     numbers: dict[int, tuple[int, Any]] = {}  # of a flight's arrivals
@@ -126,7 +126,7 @@ def traced(block: Block) -> Iterator[Trace]:
         cells[:, lane.schedule.delivered] = True
         return mask
 
-    def receive_all_(block: Block, flights: tuple[fabric.Flight, ...]) -> None:
+    def receive_all_(block: Block, flights: tuple[receiving.Flight, ...]) -> None:
         trace.work()
         for flight in flights:
             for arrival in flight.arrivals:
@@ -134,7 +134,7 @@ def traced(block: Block) -> Iterator[Trace]:
         receive_all(block, flights)
         trace.seen()
 
-    def receive_at_(block: Block, channel: Channel, flight: fabric.Flight, positions: np.ndarray) -> None:
+    def receive_at_(block: Block, channel: Channel, flight: receiving.Flight, positions: np.ndarray) -> None:
         trace.work()
         mask = trace.mask(channel, positions, np.ones(max(block.shape), bool)[: len_across(block, channel)])
         for arrival in flight.arrivals:
@@ -165,8 +165,8 @@ def traced(block: Block) -> Iterator[Trace]:
         patch.object(fabric, "prepare", prepare_),
         patch.object(fabric, "_start", start_),
         patch.object(fabric, "replay", replay_),
-        patch.object(fabric, "receive_all", receive_all_),
-        patch.object(fabric, "receive_at", receive_at_),
+        patch.object(receiving, "receive_all", receive_all_),
+        patch.object(receiving, "receive_at", receive_at_),
         patch.object(software, "do", do_),
         patch.object(clock.Clock, "meet", meet_),
     ):

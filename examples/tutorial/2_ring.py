@@ -20,7 +20,7 @@ def run(
     home = block.x[:, None]
     mine, came = (block.tiles(name, (size,), np.float32) for name in ("mine", "came in"))
     mine[...] = home
-    with installed(block, "x", PATTERNS[pattern](block.mesh.width)) as way, block.phase("round"):
+    with installed(block, "x", PATTERNS[pattern]) as way, block.phase("round"):
         for _ in range(block.mesh.width):
             transfer(block, way, mine, came)
             mine, came = came, mine

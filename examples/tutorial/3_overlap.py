@@ -20,7 +20,7 @@ def run(
         block.tiles(name, (size, size), np.float32) for name in ("own", "mine", "came in", "total")
     )
     own[...], mine[...], total[...] = 1, 1, 0
-    with installed(block, "x", interleaved_ring(block.mesh.width)) as way, block.phase("round"):
+    with installed(block, "x", interleaved_ring) as way, block.phase("round"):
         for _ in range(block.mesh.width):
             flight = send(block, way, mine, came)  # the cores go on
             if not overlap:

@@ -20,7 +20,7 @@ def run(
     mine[...] = 1
     second = None if fresh else block.tiles("second buffer", (size, size), np.float32)
     kept = []
-    with installed(block, "x", interleaved_ring(block.mesh.width)) as way, block.phase("round"):
+    with installed(block, "x", interleaved_ring) as way, block.phase("round"):
         for _ in range(block.mesh.width):
             came = transfer(block, way, mine, second)  # without a place for it, it gets core memory of its own
             mine, second = came, None if fresh else mine

@@ -14,7 +14,7 @@ def run(block: Block, *, size: Annotated[int, "numbers in a tile"] = 16) -> dict
     n = block.mesh.width
     total = block.tiles("total", (size,), np.float32)
     total[...] = block.x[:, None]
-    with installed(block, "x", chain(n)) as way, block.phase("sum"):
+    with installed(block, "x", chain) as way, block.phase("sum"):
         for core in range(n - 1):
             transfer(block, way, total, total, positions=np.arange(n) == core, combine=np.add)
             stage(block, way, size, np.arange(n) == core + 1)  # `size` additions, and the software's own time

@@ -15,8 +15,8 @@ def run(block: Block, *, size: Annotated[int, "numbers in a tile"] = 16) -> dict
     total = block.tiles("total", (size,), np.float32)
     total[...] = block.x[:, None]
     with (
-        installed(block, "x", chain(n)) as east,
-        installed(block, "x", multicast(n, n - 1)) as back,
+        installed(block, "x", chain) as east,
+        installed(block, "x", multicast, n - 1) as back,
         block.phase("allreduce"),
     ):
         for core in range(n - 1):

@@ -14,7 +14,7 @@ def middle(block: Block, tiles: np.ndarray) -> np.ndarray:
     n, at = block.mesh.width, np.arange(block.mesh.width)
     half = n // 2
     inwards = [Route(core, (core + (1 if core < half else -1),)) for core in range(n) if core != half]
-    with installed(block, "x", inwards) as way, installed(block, "x", multicast(n, half)) as out:
+    with installed(block, "x", inwards) as way, installed(block, "x", multicast, half) as out:
         for step in range(half, 0, -1):  # the two cores that are `step` away from the middle send inwards
             for side in (-1, 1) if half + step < n else (-1,):  # in turn: a core takes one tile in a transfer
                 transfer(block, way, tiles, tiles, positions=at == half + side * step, combine=np.add)

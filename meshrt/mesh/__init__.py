@@ -6,22 +6,24 @@ What programs of a user's own are made of can be imported from here: `from meshr
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from meshrt.errors import UsageError
+
 if TYPE_CHECKING:
     from meshrt.mesh.block import Block
     from meshrt.mesh.collectives.allreduce import allreduce, ktree, pipeline
     from meshrt.mesh.collectives.rings import interleaved_rings, plain_rings
     from meshrt.mesh.collectives.shifts import align, rotate, start_shift
     from meshrt.mesh.exchange.exchange import crossbar, take
-    from meshrt.mesh.exchange.legs import Transfer
     from meshrt.mesh.tiles import gather, place, square
-    from meshrt.mesh.wires.fabric import receive, send, transfer
-    from meshrt.mesh.wires.routes import Path, Route, chain, interleaved_ring, multicast, ring
+    from meshrt.mesh.wires.fabric import send, transfer
+    from meshrt.mesh.wires.receiving import receive
+    from meshrt.mesh.wires.routes import Route, chain, interleaved_ring, multicast, ring
     from meshrt.mesh.wires.software import stage
-    from meshrt.mesh.wires.tables import installed, installed_paths
+    from meshrt.mesh.wires.tables import installed
 
 __all__ = [
-    "Block", "Path", "Route", "Transfer", "align", "allreduce", "chain", "crossbar", "gather", "installed",
-    "installed_paths", "interleaved_ring", "interleaved_rings", "ktree", "multicast", "pipeline", "place",
+    "Block", "Route", "UsageError", "align", "allreduce", "chain", "crossbar", "gather", "installed",
+    "interleaved_ring", "interleaved_rings", "ktree", "multicast", "pipeline", "place",
     "plain_rings", "receive", "ring", "rotate", "send", "square", "stage", "start_shift", "take", "transfer",
 ]  # fmt: skip
 _HOMES = {
@@ -30,12 +32,12 @@ _HOMES = {
     "collectives.rings": ("interleaved_rings", "plain_rings"),
     "collectives.shifts": ("align", "rotate", "start_shift"),
     "exchange.exchange": ("crossbar", "take"),
-    "exchange.legs": ("Transfer",),
     "tiles": ("gather", "place", "square"),
-    "wires.fabric": ("receive", "send", "transfer"),
-    "wires.routes": ("Path", "Route", "chain", "interleaved_ring", "multicast", "ring"),
+    "wires.fabric": ("send", "transfer"),
+    "wires.receiving": ("receive",),
+    "wires.routes": ("Route", "chain", "interleaved_ring", "multicast", "ring"),
     "wires.software": ("stage",),
-    "wires.tables": ("installed", "installed_paths"),
+    "wires.tables": ("installed",),
 }
 
 

@@ -1,8 +1,9 @@
 """Matrices on the mesh: cut into tiles, padded, placed, and gathered again.
 
 A matrix is cut into R x C tiles, R a multiple of the mesh's height and C of its width: core (x, y) holds R/H x C/W of
-them, as [bh, bw, R/H, C/W, rows of a tile, columns of a tile]. On a square mesh that is one tile a core. Sizes that do
-not divide are padded with zeros at the south and east end; the padding takes memory and is dropped by `gather`.
+them, as [bh, bw, R/H, C/W, rows of a tile, columns of a tile]; or R = H and C = W, one tile a core, without these two
+dimensions. Sizes that do not divide are padded with zeros at the south and east end; the padding takes memory and is
+dropped by `gather`.
 """
 
 from collections.abc import Callable
@@ -40,13 +41,14 @@ def place(
     block: Block, name: str, matrix: np.ndarray | Read, shape: tuple[int, ...] | None = None,
     cut: tuple[int, int] | None = None, dtype: Any = None,
 ) -> np.ndarray:  # fmt: skip
-    """This rank's tiles of a matrix, in core memory: [bh, bw, rows of tiles, columns of tiles, rows, columns].
+    """This rank's tiles of a matrix, in core memory: one a core, [bh, bw, rows, columns]; or as many as `cut` says,
+    [bh, bw, rows of tiles, columns of tiles, rows, columns].
 
     `matrix` is all of it, or a function that gets two slices, of rows and columns, and returns that part, the rank's
     own; of which `shape` and `dtype` are to be said. `cut` says into how many rows and columns of tiles, multiples of
-    the mesh's height and width; one tile a core, unless it is said. Tiles are alike; where sizes do not divide, the
-    last are padded with zeros. LimitError; UsageError for a cut that is no such multiple, for what is no matrix, or, in
-    one's own program, for a part of another size.
+    the mesh's height and width. Tiles are alike; where sizes do not divide, the last are padded with zeros. LimitError;
+    UsageError for a cut that is no such multiple, for what is no matrix, or, in one's own program, for a part of
+    another size.
     """
     if not callable(matrix):
         whole_matrix = np.asarray(matrix)
@@ -55,7 +57,7 @@ def place(
         raise UsageError(f"{name!r} is a function of its parts: give `shape` and `dtype`, too")
     if len(shape) != 2:
         raise UsageError(f"{name!r} of shape {list(shape)}: a matrix has rows and columns")
-    cut = cut or (block.mesh.height, block.mesh.width)
+    cut, single = cut or (block.mesh.height, block.mesh.width), cut is None
     mt, nt = tile_size(shape, cut)
     if cut[0] % block.mesh.height or cut[1] % block.mesh.width:
         raise UsageError(
@@ -63,7 +65,7 @@ def place(
             f" {block.mesh.width} columns of cores: give multiples of these"
         )
     each = cut[0] // block.mesh.height, cut[1] // block.mesh.width
-    tiles = block.tiles(name, (*each, mt, nt), dtype)
+    tiles = block.tiles(name, (mt, nt) if single else (*each, mt, nt), dtype)
     if not block.payload:
         tiles[...] = 0
         return tiles
@@ -79,7 +81,7 @@ def place(
     whole = np.zeros((rows.stop - rows.start, columns.stop - columns.start), dtype)
     whole[: inside.shape[0], : inside.shape[1]] = inside
     by_tile = whole.reshape(block.shape[0], each[0], mt, block.shape[1], each[1], nt)
-    tiles[...] = by_tile.transpose(0, 3, 1, 4, 2, 5)
+    tiles[...] = by_tile.transpose(0, 3, 1, 4, 2, 5).reshape(tiles.shape)
     return tiles
 
 

@@ -108,11 +108,7 @@ def kv_cache(
 @contextmanager
 def stairs(block: Block) -> Iterator[Stairs]:
     """Install routes from every row to the one above and to the one below: 4 entries a core."""
-    height = block.mesh.height
-    with (
-        installed(block, "y", routes.chain(height, -1)) as up,
-        installed(block, "y", routes.chain(height, 1)) as down,
-    ):
+    with installed(block, "y", routes.chain, -1) as up, installed(block, "y", routes.chain) as down:
         yield Stairs(up, down)
 
 

@@ -14,8 +14,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.repeat import sampled
 from meshrt.mesh.tiles import gather_parts
 from meshrt.mesh.wires import fabric, routes, software
-from meshrt.mesh.wires.routes import Path
-from meshrt.mesh.wires.tables import Channel, installed, installed_paths
+from meshrt.mesh.wires.tables import Channel, installed
 from meshrt.programs.mesh.meshgemm import zeros
 from meshrt.programs.mesh.systems import Sums
 from meshrt.records import dataclass
@@ -36,7 +35,7 @@ def way_back(stack: ExitStack, block: Block, cells: Sequence[tuple[int, int]]) -
     x, y = x * width, y * height
     wafer = block.another("way back", x + width, y + height)  # whole regions, which the ranks tile
     path = [(at, y) for at in range(x, -1, -1)] + [(0, at) for at in range(y - 1, -1, -1)]
-    return Crossing(wafer, (-x, -y), stack.enter_context(installed_paths(wafer, [Path(tuple(path))])))
+    return Crossing(wafer, (-x, -y), stack.enter_context(installed(wafer, None, [path])))
 
 
 def hand_back(last: Block, block: Block, back: Crossing | None) -> None:
@@ -49,7 +48,7 @@ def hand_back(last: Block, block: Block, back: Crossing | None) -> None:
     block.follow(wafer)
     row = np.arange(block.mesh.height) == 0
     for axis, lines in (("x", row), ("y", None)):
-        with installed(block, axis, routes.multicast(block.mesh.length(axis), 0), lines) as channel:
+        with installed(block, axis, routes.multicast, 0, lines=lines) as channel:
             fabric.transfer(block, channel, zeros(block, "token", (1,), np.int32))
 
 
@@ -58,14 +57,14 @@ def vector_crossing(stack: ExitStack, block: Block, number: int, step: tuple[int
     width, height = block.mesh.width, block.mesh.height
     if step[0]:
         border = block.another(f"border {number}", width + 1, height)
-        way = routes.multicast(width + 1, 0 if step[0] > 0 else width)
-        return Crossing(border, step, stack.enter_context(installed(border, "x", way)))
+        way = installed(border, "x", routes.multicast, 0 if step[0] > 0 else width)
+        return Crossing(border, step, stack.enter_context(way))
     border = block.another(f"border {number}", width, 2 * height)
     ways = []
     for y in range(height):
         rows = range(y, y + height + 1) if step[1] > 0 else range(height + y, y - 1, -1)
-        ways.append(Path(tuple((y % width, row) for row in rows)))
-    return Crossing(border, step, stack.enter_context(installed_paths(border, ways)))
+        ways.append([(y % width, row) for row in rows])
+    return Crossing(border, step, stack.enter_context(installed(border, None, ways)))
 
 
 def cross_vector(
@@ -98,8 +97,7 @@ def matrix_crossing(stack: ExitStack, block: Block, number: int, step: tuple[int
     width, height = block.mesh.width, block.mesh.height
     axis = "x" if step[0] else "y"
     border = block.another(f"border {number}", width * (2 if step[0] else 1), height * (2 if step[1] else 1))
-    way = routes.chain(border.mesh.length(axis), sum(step))
-    return Crossing(border, step, stack.enter_context(installed(border, axis, way)))
+    return Crossing(border, step, stack.enter_context(installed(border, axis, routes.chain, sum(step))))
 
 
 def cross_matrix(

@@ -23,7 +23,7 @@ from meshrt.mesh.collectives.shifts import start_shift
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
 from meshrt.mesh.repeat import sampled
-from meshrt.mesh.wires.fabric import receive
+from meshrt.mesh.wires.receiving import receive
 from meshrt.programs.mesh.meshgemm import coming_in, in_flight, zeros
 from meshrt.records import dataclass
 

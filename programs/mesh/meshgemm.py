@@ -24,7 +24,7 @@ from meshrt.mesh.collectives.rings import Rings
 from meshrt.mesh.collectives.shifts import align, rotate, start_shift
 from meshrt.mesh.collectives.trees import Tree
 from meshrt.mesh.repeat import sampled
-from meshrt.mesh.wires.fabric import receive, receive_all
+from meshrt.mesh.wires.receiving import receive, receive_all
 from meshrt.mesh.wires.routes import ring_order, ring_place
 from meshrt.programs.mesh.packed import Packed, Tiles
 

@@ -31,6 +31,7 @@ from meshrt.mesh.collectives.shifts import start_shift
 from meshrt.mesh.collectives.trees import Combine, Tree
 from meshrt.mesh.repeat import sampled
 from meshrt.mesh.wires import fabric, routes, software
+from meshrt.mesh.wires.receiving import receive
 from meshrt.mesh.wires.routes import ring_order
 from meshrt.mesh.wires.tables import Channel, installed
 from meshrt.models.config import Config
@@ -115,7 +116,7 @@ def scores(
         np.copyto(result, total, where=keeps[..., *(None,) * (result.ndim - 2)])
         block.elementwise(total, operands=0)  # the published program clears it
         del total
-        fabric.receive(block, flight)
+        receive(block, flight)
         k_now, k_next = k_next, k_now
     return result
 
@@ -160,7 +161,7 @@ def in_storage(block: Block, tiles: np.ndarray, dtype: np.dtype[Any]) -> np.ndar
 
 def open_chains(stack: ExitStack, block: Block) -> tuple[Channel, Channel]:
     """Routes from every core to its neighbours in the row, to the east and to the west: four entries a core."""
-    east, west = (stack.enter_context(installed(block, "x", routes.chain(block.mesh.width, step))) for step in (1, -1))
+    east, west = (stack.enter_context(installed(block, "x", routes.chain, step)) for step in (1, -1))
     return east, west
 
 

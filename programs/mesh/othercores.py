@@ -256,8 +256,7 @@ def travel(
 
 def repeat_along(block: Block, axis: str, tiles: np.ndarray) -> np.ndarray:
     """A vector that is the same all along an axis, for cores that have not had it: from the first core of each line."""
-    n = block.mesh.length(axis)
-    with installed(block, axis, routes.multicast(n, 0)) as channel:
+    with installed(block, axis, routes.multicast, 0) as channel:
         return fabric.transfer(block, channel, tiles, tiles)
 
 

@@ -13,7 +13,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import Rings
 from meshrt.mesh.collectives.shifts import start_shift
 from meshrt.mesh.repeat import sampled
-from meshrt.mesh.wires.fabric import receive
+from meshrt.mesh.wires.receiving import receive
 from meshrt.programs.mesh.linear import Linear
 from meshrt.programs.mesh.meshgemm import coming_in, in_flight
 from meshrt.programs.mesh.packed import Packed, Tiles

@@ -25,7 +25,7 @@ from meshrt.mesh.collectives.shifts import start_shift
 from meshrt.mesh.collectives.trees import Tree
 from meshrt.mesh.repeat import sampled
 from meshrt.mesh.wires import ramps
-from meshrt.mesh.wires.fabric import receive
+from meshrt.mesh.wires.receiving import receive
 from meshrt.programs.mesh.meshgemm import begin_product, coming_in, in_flight, zeros
 
 

@@ -105,13 +105,13 @@ def add_up_counts(block: Block, w: MeshExperts, choice: PromptChoice) -> np.ndar
     of_row = of_row.sum(axis=1).astype(np.int32)
     own = np.broadcast_to(block_rows(block, of_row)[:, None], (*block.lead, w.count)).copy()
     total = block.memory.keep("tokens of each expert", own)
-    with installed(block, "y", routes.chain(mesh.height, 1)) as channel:
+    with installed(block, "y", routes.chain) as channel:
         for row in range(mesh.height - 1):
             below = np.arange(mesh.height) == row + 1
             fabric.transfer(block, channel, total, total, positions=np.roll(below, -1), combine=np.add)
             software.stage(block, channel, w.count, below)
             fabric.forget(block, channel)
-    with installed(block, "y", routes.multicast(mesh.height, mesh.height - 1)) as channel:
+    with installed(block, "y", routes.multicast, mesh.height - 1) as channel:
         total = fabric.transfer(block, channel, total, total)
     return total[0, 0].copy() if block.payload else np.asarray(of_row.sum(axis=0))
 

@@ -17,7 +17,7 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import rings, shifts
 from meshrt.mesh.presets import IDEAL
-from meshrt.mesh.wires.fabric import receive
+from meshrt.mesh.wires.receiving import receive
 from meshrt.options import AtMost
 from meshrt.program import settings_of
 from meshrt.ranks.host import ONE_THREAD

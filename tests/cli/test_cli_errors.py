@@ -320,7 +320,7 @@ RUNS = (
 def run(block, *, times: int = 2):
     """Tiles go round a ring."""
     tiles = np.full((*block.shape, 3), block.mesh.rank, np.float32)
-    with installed(block.tables, "x", routes.ring(block.mesh.width)) as ring:
+    with installed(block.tables, "x", routes.ring) as ring:
         for _ in range(times):
             tiles = fabric.transfer(block, ring, tiles)
     return {"times": times}

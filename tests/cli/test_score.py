@@ -58,7 +58,7 @@ CHEATS = {
     "line 1: imports sys from contextlib": "from contextlib import sys\n" + BEGIN + "    return {}\n",
     "line 2: uses contextlib.sys": "import contextlib\nLOADED = contextlib.sys.modules\n" + BEGIN + "    return {}\n",
     "line 2: hands the module m on": "import contextlib as m\nM = m\n" + BEGIN + "    return {}\n",
-    "line 1: imports heads from meshrt.mesh.wires.fabric": "from meshrt.mesh.wires.fabric import heads\n" + BEGIN
+    "line 1: imports heads from meshrt.mesh.wires.receiving": "from meshrt.mesh.wires.receiving import heads\n" + BEGIN
     + "    return {}\n",
     "line 2: uses meshrt.emulate": "import meshrt.mesh.block\nE = meshrt.emulate\n" + BEGIN + "    return {}\n",
     "line 1: imports * from meshrt.mesh.block": "from meshrt.mesh.block import *\n" + BEGIN + "    return {}\n",
@@ -101,7 +101,7 @@ def test_what_takes_time_only_may_be_said(run_meshrt: Callable[..., Finished], t
     chain = "meshrt.mesh.wires.software import stage\nfrom meshrt.mesh.wires.routes import chain\n"
     chain += "from meshrt.mesh.wires.tables import installed\n"
     text = BEGIN.replace("meshrt.mesh.tiles import gather, place\n", chain)
-    text += "    with installed(block.tables, 'x', chain(block.mesh.width)) as way:\n"
+    text += "    with installed(block.tables, 'x', chain) as way:\n"
     scores = {}
     for operations in (0, 1000, -1):
         path.write_text(f"{text}        stage(block, way, {operations}, np.ones(4, bool))\n    return {{}}\n")

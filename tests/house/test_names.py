@@ -110,7 +110,7 @@ def test_what_a_program_imports_from_the_mesh_is_what_its_modules_define() -> No
     for_types = {
         alias.name
         for node in ast.walk(trees()["meshrt/mesh/__init__.py"])
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("meshrt.mesh.")
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("meshrt.")
         for alias in node.names
     }
     names = meshrt.mesh.__all__

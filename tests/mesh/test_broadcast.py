@@ -13,7 +13,7 @@ from runs import new_block
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.collectives import broadcast
 from meshrt.mesh.collectives.broadcast import Spread, cut, spreads
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires import receiving
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
 MESH = (7, 5)
@@ -56,7 +56,7 @@ def test_allgather_gives_every_core_all_tiles_of_its_line(longest: int | None, c
     for number, axis in enumerate("xy"):
         block = new_block(comm, MESH)
         with spreads(block, longest) as both:
-            every = fabric.receive(block, broadcast.start_allgather(block, both[number], own(block, tiles)))
+            every = receiving.receive(block, broadcast.start_allgather(block, both[number], own(block, tiles)))
             assert (by_line(axis, whole(block, every)) == by_line(axis, tiles)[:, None]).all()
         assert_costs(measured(block), MESH[axis == "x"], both[number])
 

@@ -13,7 +13,7 @@ from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.clock import HOPS, STAGES, TIME
 from meshrt.mesh.device import Device
-from meshrt.mesh.wires import fabric, routes, software
+from meshrt.mesh.wires import fabric, receiving, routes, software
 from meshrt.mesh.wires.routes import Route
 from meshrt.mesh.wires.tables import installed
 
@@ -139,7 +139,7 @@ def test_work_between_send_and_receive_overlaps(work: int, comm):
         flight = fabric.send(block, channel, tiles(block))
         block.clock.compute(work)
         assert (block.clock.state[TIME] == work).all(), "sending does not stop a core"
-        fabric.receive(block, flight)
+        receiving.receive(block, flight)
     arrival = 5 * 2
     assert whole(block, block.clock.state[TIME]).tolist() == [[work] * 5 + [max(work, arrival)]] * 4
     assert path_of(block) == (max(work, arrival), 5 if arrival > work else 0, 0)
@@ -160,8 +160,8 @@ def test_the_path_of_a_packet_is_taken_over_and_handed_on(comm):
     """East along row 0, then south along column 5: the last core's path has the hops of both packets."""
     block = new_block(comm, MESH)
     with (
-        installed(block.tables, "x", [Route(0, (5,))], marks(4, [0])) as east,
-        installed(block.tables, "y", [Route(0, (3,))], marks(6, [5])) as south,
+        installed(block.tables, "x", [Route(0, (5,))], lines=marks(4, [0])) as east,
+        installed(block.tables, "y", [Route(0, (3,))], lines=marks(6, [5])) as south,
     ):
         fabric.transfer(block, east, tiles(block))
         software.stage(block, east, 0, marks(6, [5]), marks(4, [0]))
@@ -179,8 +179,8 @@ def test_a_core_that_was_later_keeps_its_own_path(comm):
     with installed(block.tables, "x", [Route(0, (1,))]) as near, installed(block.tables, "x", [Route(5, (1,))]) as far:
         first = fabric.send(block, near, tiles(block))
         second = fabric.send(block, far, tiles(block))
-        fabric.receive(block, second)
-        fabric.receive(block, first)  # came earlier: core 1 has waited for the other already
+        receiving.receive(block, second)
+        receiving.receive(block, first)  # came earlier: core 1 has waited for the other already
     assert whole(block, block.clock.state[TIME]).tolist() == [[0, 4, 0, 0, 0, 0]] * 4
     assert path_of(block) == (4, 4, 0)
 

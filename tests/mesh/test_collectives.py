@@ -15,7 +15,7 @@ from meshrt.mesh.collectives.rings import interleaved_ring, interleaved_rings
 from meshrt.mesh.collectives.shifts import rotate, start_shift
 from meshrt.mesh.collectives.trees import reduce
 from meshrt.mesh.wires import routes
-from meshrt.mesh.wires.fabric import receive
+from meshrt.mesh.wires.receiving import receive
 from meshrt.mesh.wires.tables import overwrite
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]

@@ -24,7 +24,7 @@ from runs import new_block
 from meshrt import sources
 from meshrt.errors import UsageError
 from meshrt.mesh import products
-from meshrt.mesh.wires import core, fabric, order, routes, software, tables
+from meshrt.mesh.wires import core, delivery, fabric, order, receiving, routes, software, tables
 from meshrt.mesh.wires import lines as lines_of
 from meshrt.mesh.wires.inplace import ROOM, in_order
 from meshrt.mesh.wires.schedule import PayloadMove
@@ -169,20 +169,20 @@ def test_tiles_are_put_where_numpy_puts_them(
         return random.astype(kind).transpose(np.argsort(lies))
 
     def packets(tiles: np.ndarray) -> list[np.ndarray]:
-        return fabric._packets(schedule, view.of(tiles), [])
+        return delivery.packets_of(schedule, view.of(tiles), [])
 
     results, memory = [], np.empty(10**5, np.uint8)
     clock = SimpleNamespace(buffer=lambda use, nbytes: memory[:nbytes])
     for name in CORES:
         block: Any = SimpleNamespace(core=core.chosen({"MESHRT_CORE": name}), clock=clock)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(fabric, "MANY", room)
+            patched.setattr(delivery, "MANY", room)
             out, tiles = array(out_lies), array(tiles_lie)
-            fabric._deliver(block, schedule, view, view.of(tiles), packets(tiles), out, None)
-            fabric._deliver(block, schedule, view, view.of(tiles), packets(tiles), tiles, None)
+            delivery.deliver(block, schedule, view, view.of(tiles), packets(tiles), out, None)
+            delivery.deliver(block, schedule, view, view.of(tiles), packets(tiles), tiles, None)
             other = np.zeros(shape, np.float32 if kind is np.int8 else np.int32)  # NumPy makes them these
             if kind is not np.complex128:
-                fabric._deliver(block, schedule, view, view.of(tiles), packets(tiles), other, None)
+                delivery.deliver(block, schedule, view, view.of(tiles), packets(tiles), other, None)
         results.append((out.tobytes(), tiles.tobytes(), other.tobytes()))
     assert results[0] == results[1]
 
@@ -252,7 +252,7 @@ def test_transfers_among_others_under_way(device: str, done: list[tuple[str, int
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv("MESHRT_CORE", name)
             block = new_block(Alone(), (6, 2), device)
-        tiles, flights = block.tiles("tile", (8,), np.float32), list[fabric.Flight]()
+        tiles, flights = block.tiles("tile", (8,), np.float32), list[receiving.Flight]()
         tiles[...] = 1
         patterns = routes.chain(6), routes.chain(6, -2), routes.multicast(6, 2)
         with ExitStack() as stack:
@@ -264,11 +264,11 @@ def test_transfers_among_others_under_way(device: str, done: list[tuple[str, int
                 elif doing == "send":
                     flights.append(fabric.send(block, channels[number], tiles, tiles.copy(), positions=chosen))
                 elif doing == "receive":
-                    fabric.receive_all(block, tuple(flights))
+                    receiving.receive_all(block, tuple(flights))
                     flights.clear()
                 else:
                     software.stage(block, channels[number], 5 * cores, chosen)
-            fabric.receive_all(block, tuple(flights))
+            receiving.receive_all(block, tuple(flights))
         clock, counters = block.clock, block.counters
         states.append([array.tobytes() for array in (clock.cells[:, :-1], clock.asked_at, clock.idle)])
         states[-1] += [counters.out_of_order, counters.longest_wait, counters.hops, counters.stages]

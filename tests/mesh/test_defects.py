@@ -20,8 +20,8 @@ from meshrt.mesh.defects import draw, embed, kill_link, make_wafer, no_defects, 
 from meshrt.mesh.device import Device
 from meshrt.mesh.devicefile import find_device
 from meshrt.mesh.mesh import EAST, SOUTH, STEP
-from meshrt.mesh.wires import fabric, routes
-from meshrt.mesh.wires.tables import installed_paths
+from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires.tables import installed
 from meshrt.program import load_program
 from meshrt.ranks.board import Board
 
@@ -129,8 +129,8 @@ def test_packets_that_meet_at_a_longer_way_take_it_one_after_the_other(comm: Any
     alpha, busy = 2.0, 8.0
     device = Device(name="slow links", alpha=alpha, link_bytes_per_cycle=4.0)
     block = make_block(comm, device, 4, 2, Board.alone(), wafer=embed(defects, 4, 2))
-    paths = [routes.Path(tuple((x, 1) for x in range(low, low + 3))) for low in (0, 1)]
-    with installed_paths(block.tables, paths) as channel:
+    paths = [tuple((x, 1) for x in range(low, low + 3)) for low in (0, 1)]
+    with installed(block.tables, None, paths) as channel:
         fabric.transfer(block, channel, np.zeros((*block.shape, 8), np.float32))
     # That from core (1, 1) has the link first, and keeps it for as long as one between neighbours.
     assert whole(block, block.clock.state[TIME])[1].tolist() == [0, 0, busy + 3 * alpha + busy, 4 * alpha + busy]

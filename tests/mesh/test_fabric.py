@@ -20,13 +20,13 @@ from meshrt.mesh.clock import TIME
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import EAST, NORTH, RAMP, SOUTH, WEST
 from meshrt.mesh.repeat import repeated
-from meshrt.mesh.wires import fabric, routes, software, tally
-from meshrt.mesh.wires.routes import Path, Route
-from meshrt.mesh.wires.tables import installed, installed_paths, overwrite
+from meshrt.mesh.wires import fabric, receiving, routes, software, tally
+from meshrt.mesh.wires.routes import Route
+from meshrt.mesh.wires.tables import installed, overwrite
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
 MESH = (7, 5)  # 2, 3, 4, 9 and 16 ranks get blocks of different sizes
-SNAKE = Path(((0, 0), (1, 0), (1, 1), (1, 2), (2, 2), (3, 2), (3, 1), (4, 1), (5, 1), (5, 2), (5, 3), (5, 4), (6, 4)))
+SNAKE = ((0, 0), (1, 0), (1, 1), (1, 2), (2, 2), (3, 2), (3, 1), (4, 1), (5, 1), (5, 2), (5, 3), (5, 4), (6, 4))
 
 
 class Recorder:
@@ -56,13 +56,13 @@ def by_line(axis: str, tiles: np.ndarray) -> np.ndarray:
 def test_a_path_with_turns_delivers_at_its_end(comm):
     block = new_block(comm, MESH)
     tiles = numbered(*MESH, 3)
-    with installed_paths(block.tables, [SNAKE]) as channel:
+    with installed(block.tables, None, [SNAKE]) as channel:
         arrived = whole(block, fabric.transfer(block, channel, own(block, tiles)))
     expected = np.full_like(tiles, np.nan)
     expected[4, 6] = tiles[0, 0]
     assert np.array_equal(arrived, expected, equal_nan=True)
     report = measured(block)
-    hops = len(SNAKE.cores) - 1
+    hops = len(SNAKE) - 1
     assert (report["messages"], report["hops"], report["max_hops"], report["stages"]) == (1, hops, hops, 0)
     assert report["link_bytes"] == {"total": hops * 12, "max": 12}
     assert report["route_entries"]["max"] == 1
@@ -74,7 +74,7 @@ def test_software_of_a_path_is_at_the_cores_that_are_named(comm):
     block = new_block(comm, MESH, "wse2")
     cores = np.zeros(MESH[0] * MESH[1], bool)
     cores[[4 * 7 + 6, 2 * 7 + 3]] = True
-    with installed_paths(block.tables, [SNAKE]) as channel:
+    with installed(block.tables, None, [SNAKE]) as channel:
         software.stage(block, channel, 5, cores)
         busy = whole(block, (block.clock.state[TIME] > 0)[..., None].astype(np.float32))
     assert np.array_equal(busy[..., 0] == 1, cores.reshape(5, 7))
@@ -88,18 +88,18 @@ def test_paths_that_cross_do_not_mix(comm):
     tiles = numbered(*MESH)
     crossing = [
         SNAKE,
-        Path(tuple(reversed(SNAKE.cores))),
-        Path(tuple((x, 2) for x in range(7))),
-        Path(tuple((3, y) for y in range(4, -1, -1))),
+        tuple(reversed(SNAKE)),
+        tuple((x, 2) for x in range(7)),
+        tuple((3, y) for y in range(4, -1, -1)),
     ]
-    with installed_paths(block.tables, crossing) as channel:
+    with installed(block.tables, None, crossing) as channel:
         arrived = whole(block, fabric.transfer(block, channel, own(block, tiles)))
     expected = np.full_like(tiles, np.nan)
     for path in crossing:
-        (x, y), (to_x, to_y) = path.cores[0], path.cores[-1]
+        (x, y), (to_x, to_y) = path[0], path[-1]
         expected[to_y, to_x] = tiles[y, x]
     assert np.array_equal(arrived, expected, equal_nan=True)
-    assert measured(block)["hops"] == sum(len(path.cores) - 1 for path in crossing)
+    assert measured(block)["hops"] == sum(len(path) - 1 for path in crossing)
 
 
 @st.composite
@@ -152,7 +152,7 @@ def test_a_pattern_on_some_lines_leaves_the_others_alone(axis: str, comm):
     n, lines = (7, 5) if axis == "x" else (5, 7)
     tiles = numbered(*MESH)
     only = marks(lines, [0, 1, 4])
-    with installed(block.tables, axis, routes.ring(n), only) as channel:
+    with installed(block.tables, axis, routes.ring, lines=only) as channel:
         by_lines = by_line(axis, whole(block, fabric.transfer(block, channel, own(block, tiles))))
     assert (by_lines[only] == np.roll(by_line(axis, tiles), 1, axis=1)[only]).all()
     assert np.isnan(by_lines[~only]).all()
@@ -231,7 +231,7 @@ def test_transfers_are_delivered_in_the_order_they_are_sent(comm):
     with installed(block.tables, "x", routes.ring(7)) as channel:
         flights = [fabric.send(block, channel, own(block, tiles[..., :size] + size)) for size in (1, 6, 6, 3)]
         for size, flight in reversed(list(zip((1, 6, 6, 3), flights, strict=True))):
-            received = whole(block, fabric.receive(block, flight))
+            received = whole(block, receiving.receive(block, flight))
             assert (received == np.roll(tiles[..., :size] + size, 1, axis=1)).all()
 
 
@@ -243,15 +243,15 @@ def exercise(block: Block) -> None:
     width, height = block.mesh.width, block.mesh.height
     tiles = own(block, numbered(width, height, 2))
     with (
-        installed(block.tables, "x", routes.ring(width)) as x,
+        installed(block.tables, "x", routes.ring) as x,
         installed(block.tables, "y", gossip(height)[:1] or routes.chain(height)) as y,
-        installed(block.tables, "y", routes.interleaved_ring(height)) as ring,
+        installed(block.tables, "y", routes.interleaved_ring) as ring,
     ):
         for channel in (x, y, ring, x):
             fabric.transfer(block, channel, tiles)
     if width > 1 and height > 1:
-        corner = Path((*((x, 0) for x in range(width)), *((width - 1, y) for y in range(1, height))))
-        with installed_paths(block.tables, [corner]) as channel:
+        corner = (*((x, 0) for x in range(width)), *((width - 1, y) for y in range(1, height)))
+        with installed(block.tables, None, [corner]) as channel:
             fabric.transfer(block, channel, tiles)
 
 
@@ -341,7 +341,7 @@ def test_control_traffic_is_not_counted(comm):
 
 # --------------------------------------------------------------------------------------------- tables that were changed
 
-STRAIGHT = Path(((0, 1), (1, 1), (2, 1), (3, 1), (4, 1)))
+STRAIGHT = ((0, 1), (1, 1), (2, 1), (3, 1), (4, 1))
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -349,7 +349,7 @@ STRAIGHT = Path(((0, 1), (1, 1), (2, 1), (3, 1), (4, 1)))
 def test_a_deleted_entry_ends_the_run_with_the_routers_name(used: bool, comm):
     block = new_block(comm, (5, 3))
     tiles = numbered(5, 3)
-    with installed_paths(block.tables, [STRAIGHT]) as channel:
+    with installed(block.tables, None, [STRAIGHT]) as channel:
         if used:
             fabric.transfer(block, channel, tiles)
         colour = int(channel.colours[0])
@@ -375,7 +375,7 @@ def test_a_deleted_entry_of_one_line_is_named(axis: str, port: str, comm):
 @pytest.mark.mpi(ranks=[1])
 def test_an_entry_that_takes_another_port_does_not_take_the_packet(comm):
     block = new_block(comm, (5, 3))
-    with installed_paths(block.tables, [STRAIGHT]) as channel:
+    with installed(block.tables, None, [STRAIGHT]) as channel:
         overwrite(block.tables, (2, 1), int(channel.colours[0]), 1 << NORTH | 1 << EAST, 1 << RAMP)
         with pytest.raises(
             RouteError, match=r"core \(2, 1\) .* from the west; its rule takes .* from north\+east only"
@@ -391,9 +391,9 @@ def test_an_entry_that_takes_another_port_does_not_take_the_packet(comm):
 def test_an_entry_that_leads_off_the_mesh_is_named(core: tuple[int, int], way: int, name: str, comm):
     block = new_block(comm, (5, 3))
     x, y = core
-    path = Path((((x - 1 if x else x + 1), y), core))
-    with installed_paths(block.tables, [path]) as channel:
-        enters = int(path.entries(5)[1][1])
+    path = (((x - 1 if x else x + 1), y), core)
+    with installed(block.tables, None, [path]) as channel:
+        enters = int(routes.path_entries(path, 5)[1][1])
         overwrite(block.tables, core, int(channel.colours[0]), enters, 1 << way)
         with pytest.raises(RouteError, match=rf"core \({x}, {y}\) sends colour 0 {name}, off the mesh"):
             fabric.transfer(block, channel, numbered(5, 3))
@@ -404,7 +404,7 @@ def test_a_changed_entry_sends_the_packet_elsewhere(comm):
     """The packet turns south in the middle of its path, at whichever rank that router is."""
     block = new_block(comm, (7, 5))
     tiles = numbered(7, 5)
-    with installed_paths(block.tables, [STRAIGHT]) as channel:
+    with installed(block.tables, None, [STRAIGHT]) as channel:
         colour = int(channel.colours[0])
         first = whole(block, fabric.transfer(block, channel, own(block, tiles)))
         overwrite(block.tables, (2, 1), colour, 1 << WEST, 1 << SOUTH)
@@ -438,7 +438,7 @@ def test_a_changed_entry_of_one_line_changes_that_line_only(axis: str, comm):
 
 TAMPERED = """
 import numpy as np
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires import fabric, receiving
 from meshrt.mesh.wires.routes import Route
 from meshrt.mesh.wires.tables import installed, overwrite
 
@@ -513,7 +513,7 @@ def test_a_link_stays_busy_for_the_next_transfer(comm):
     with installed(block.tables, "x", routes.chain(6)) as channel:
         flights = [fabric.send(block, channel, tiles) for _ in range(3)]
         for flight in flights:
-            fabric.receive(block, flight)
+            receiving.receive(block, flight)
     # Each packet leaves when the one before it has left the link with its tail.
     assert whole(block, block.clock.state[0]).tolist() == [[0] + [2 * busy + alpha + busy] * 5] * 4
 
@@ -534,12 +534,12 @@ def test_two_packets_out_of_one_core_share_its_ramp(comm):
     tiles = np.zeros((*block.shape, 8), np.float32)
     alpha, busy = 2, 8
     with (
-        installed(block.tables, "x", [Route(0, (3,))], marks(4, [1])) as east,
-        installed(block.tables, "y", [Route(1, (3,))], marks(6, [0])) as south,
+        installed(block.tables, "x", [Route(0, (3,))], lines=marks(4, [1])) as east,
+        installed(block.tables, "y", [Route(1, (3,))], lines=marks(6, [0])) as south,
     ):
         flights = [fabric.send(block, channel, tiles) for channel in (east, south)]
         for flight in flights:
-            fabric.receive(block, flight)
+            receiving.receive(block, flight)
     clock = whole(block, block.clock.state[0])
     assert (clock[1, 3], clock[3, 0]) == (3 * alpha + busy, busy + 2 * alpha + busy)
     assert clock.sum() == clock[1, 3] + clock[3, 0]
@@ -550,7 +550,7 @@ def test_two_packets_of_one_transfer_out_of_one_core_share_its_ramp(comm):
     block = new_block(comm, (4, 4), SLOW_LINKS)
     tiles = np.zeros((*block.shape, 8), np.float32)
     alpha, busy = 2, 8
-    with installed_paths(block.tables, [Path(((1, 1), (2, 1), (3, 1))), Path(((1, 1), (1, 2)))]) as channel:
+    with installed(block.tables, None, [((1, 1), (2, 1), (3, 1)), ((1, 1), (1, 2))]) as channel:
         fabric.transfer(block, channel, tiles)
     clock = whole(block, block.clock.state[0])
     assert (clock[1, 3], clock[2, 1]) == (2 * alpha + busy, busy + alpha + busy)
@@ -565,11 +565,11 @@ def test_two_packets_into_one_core_share_its_ramp(comm):
     alpha, busy = 2, 8
     with installed(block.tables, "x", [Route(4, (3,))]) as west, installed(block.tables, "x", [Route(0, (3,))]) as east:
         first, second = (fabric.send(block, channel, tiles) for channel in (west, east))
-        fabric.receive(block, second)
+        receiving.receive(block, second)
         clock = whole(block, block.clock.state.transpose(1, 2, 0))
         assert clock[..., 0].tolist() == [[0, 0, 0, (alpha + busy) + busy, 0, 0]] * 4
         assert clock[..., 1].tolist() == [[0, 0, 0, 3, 0, 0]] * 4, "the path is that of the packet that came last"
-        fabric.receive(block, first)
+        receiving.receive(block, first)
         assert (whole(block, block.clock.state.transpose(1, 2, 0)) == clock).all()
     assert measured(block)["critical_path"]["cycles"] == alpha + 2 * busy
 
@@ -579,7 +579,7 @@ def test_the_ramps_two_directions_do_not_hold_each_other_up(comm):
     block = new_block(comm, (6, 4), SLOW_LINKS)
     tiles = np.zeros((*block.shape, 8), np.float32)
     with installed(block.tables, "x", routes.chain(6)) as east, installed(block.tables, "y", routes.chain(4)) as south:
-        fabric.receive(block, fabric.send(block, east, tiles))
+        receiving.receive(block, fabric.send(block, east, tiles))
         assert (whole(block, block.clock.state[0])[:, 1:] == 2 + 8).all()
         fabric.transfer(block, south, tiles)
     # Column 0 was not delivered anything yet; its cores sent at 0 and their ramps were free again at 8.
@@ -600,12 +600,12 @@ def test_cores_that_do_not_wait_keep_their_clocks_and_ramps(axis: str, comm):
         installed(block.tables, axis, routes.chain(4, -1)) as down,
     ):
         flight = fabric.send(block, up, tiles)
-        fabric.receive_at(block, up, flight, marks(4, [3]))
+        receiving.receive_at(block, up, flight, marks(4, [3]))
         assert whole(block, block.clock.state[0]).ravel().tolist() == [0, 11, 0, alpha + busy]
         back = fabric.send(block, down, tiles, positions=marks(4, [3]))
-        fabric.receive(block, back)
+        receiving.receive(block, back)
         assert whole(block, block.clock.state[0]).ravel()[2] == 2 * (alpha + busy)
-        fabric.receive(block, flight)
+        receiving.receive(block, flight)
     assert whole(block, block.clock.state[0]).ravel().tolist() == [0, 11, 2 * (alpha + busy) + busy, alpha + busy]
     assert measured(block)["out_of_order"]["packets"] == 0
 
@@ -621,8 +621,8 @@ def test_packets_that_meet_at_a_router_leave_it_one_after_the_other(comm):
     def clocks(ranks: Any) -> np.ndarray:
         block = new_block(ranks, (4, 4), SLOW_LINKS)
         tiles = np.zeros((*block.shape, 8), np.float32)
-        meeting = [Path(((0, 1), (1, 1), (2, 1), (3, 1))), Path(((1, 0), (1, 1), (2, 1)))]
-        with installed_paths(block.tables, meeting) as channel:
+        meeting = [((0, 1), (1, 1), (2, 1), (3, 1)), ((1, 0), (1, 1), (2, 1))]
+        with installed(block.tables, None, meeting) as channel:
             fabric.transfer(block, channel, tiles)
         return whole(block, block.clock.state[0])
 
@@ -674,7 +674,7 @@ def test_clocks_do_not_depend_on_how_many_packets_are_replayed_together(patched:
                 flights.append(fabric.send(block, x, sizes[1], lines=lines))
                 software.stage(block, spread, 0, marks(7, [0, 2, 3]))
                 for flight in (flights[1], flights[2], flights[0]):
-                    fabric.receive(block, flight)
+                    receiving.receive(block, flight)
                 fabric.transfer(block, spread, sizes[0])
                 fabric.transfer(block, meeting, sizes[0])
         clock = block.clock

@@ -14,7 +14,7 @@ from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.mesh.collectives.rings import interleaved_rings
 from meshrt.mesh.collectives.shifts import rotate, start_shift
 from meshrt.mesh.wires import lane, ramps, replay, together
-from meshrt.mesh.wires.fabric import receive
+from meshrt.mesh.wires.receiving import receive
 
 SIDE = 6
 NEVER = 10**9

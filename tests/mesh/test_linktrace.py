@@ -21,7 +21,7 @@ from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
 from meshrt.mesh.machine import gather, open_machine
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires import fabric, receiving
 from meshrt.mesh.wires.routes import Route, chain
 from meshrt.mesh.wires.tables import installed
 from meshrt.program import load_program
@@ -114,7 +114,7 @@ def test_who_waits_for_a_link_and_for_how_long(together: bool, tmp_path: Path, c
     else:
         with installed(block.tables, "x", routes[:1]) as first, installed(block.tables, "x", routes[1:]) as second:
             flights = [fabric.send(block, channel, tiles) for channel in (first, second)]
-            fabric.receive(block, *flights)
+            receiving.receive(block, *flights)
     with crossbar(block) as bar:  # all cores meet before it in the end only: 3 gets the tile of 1, by way of 2
         exchange(block, bar, Transfer(None, np.array([0, 1, 2, 1]), tiles))
     measured = gather(block)

@@ -27,9 +27,8 @@ from meshrt.mesh.pairs import new_pairs
 from meshrt.mesh.peaks import NamedMemory, new_peaks
 from meshrt.mesh.repeat import repeated
 from meshrt.mesh.wires import fabric, software
-from meshrt.mesh.wires.routes import Path as Path_
 from meshrt.mesh.wires.routes import Route, chain
-from meshrt.mesh.wires.tables import installed, installed_paths
+from meshrt.mesh.wires.tables import installed
 from meshrt.program import load_program
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
@@ -167,13 +166,13 @@ def test_a_packet_for_many_is_a_pair_with_each_and_one_that_is_sent_on_is_two(tm
     tiles = block.tiles("sent", (5,), np.float32)
     tiles[...] = 1
     to_all = Route(0, (2, 4, 5))
-    with installed(block.tables, "x", [to_all], marks(3, [1])) as row:
+    with installed(block.tables, "x", [to_all], lines=marks(3, [1])) as row:
         fabric.transfer(block, row, tiles)
     with installed(block.tables, "y", chain(3)) as column:  # to the core below, and on to the last
         for line in range(2):
             fabric.transfer(block, column, tiles, positions=marks(3, [line]), lines=marks(6, [3]))
-    turns = Path_(((5, 0), (5, 1), (4, 1)))
-    with installed_paths(block.tables, [turns]) as path_of:
+    turns = ((5, 0), (5, 1), (4, 1))
+    with installed(block.tables, None, [turns]) as path_of:
         fabric.transfer(block, path_of, tiles[..., :2])
     write_maps(block, block.finish(), str(path))
     if comm.rank:

@@ -16,7 +16,8 @@ from meshrt.mesh.collectives.broadcast import spreads, start_allgather
 from meshrt.mesh.devicefile import find_device
 from meshrt.mesh.memory import CoreMemory
 from meshrt.mesh.mesh import Mesh
-from meshrt.mesh.wires.fabric import receive, transfer
+from meshrt.mesh.wires.fabric import transfer
+from meshrt.mesh.wires.receiving import receive
 from meshrt.mesh.wires.routes import chain
 from meshrt.mesh.wires.tables import installed
 

@@ -13,7 +13,7 @@ from runs import new_block
 from meshrt.mesh.block import Block
 from meshrt.mesh.clock import HOPS, TIME
 from meshrt.mesh.device import Device
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires import fabric, receiving
 from meshrt.mesh.wires.lines import Positions, View, pieces
 from meshrt.mesh.wires.routes import Route
 from meshrt.mesh.wires.tables import Channel, installed
@@ -36,7 +36,7 @@ def all_of(stack: ExitStack, block: Block, axis: str, start: int, stop: int) -> 
     return stack.enter_context(installed(block.tables, axis, routes))
 
 
-def sent(block: Block, channel: Channel, numbers: int) -> fabric.Flight:
+def sent(block: Block, channel: Channel, numbers: int) -> receiving.Flight:
     return fabric.send(block, channel, np.zeros((*block.shape, numbers), np.float32))
 
 
@@ -61,7 +61,7 @@ def test_two_packets_out_of_a_core_share_its_ramp(axis: str, comm):
     with ExitStack() as stack:
         flights = [sent(block, all_of(stack, block, axis, 0, way), 8) for way in (1, -1)]
         for flight in flights:
-            fabric.receive(block, flight)
+            receiving.receive(block, flight)
     assert state_at(block, axis, TIME, AT + 1) == {ALPHA + BUSY}
     assert state_at(block, axis, TIME, AT - 1) == {BUSY + ALPHA + BUSY}
 
@@ -83,11 +83,11 @@ def test_a_link_is_kept_for_those_that_wait_at_it(axis: str, comm):
         end = sent(block, last, 1)
         free = ALPHA + BUSY  # the link
         for turn, flight in enumerate(flights):
-            fabric.receive(block, flight)
+            receiving.receive(block, flight)
             assert state_at(block, axis, TIME, AT + 2) == {free + turn + 2 * ALPHA + 1}
-        fabric.receive(block, first)
+        receiving.receive(block, first)
         assert state_at(block, axis, TIME, AT + 1) == {2 * ALPHA + BUSY}
-        fabric.receive(block, end)
+        receiving.receive(block, end)
         assert state_at(block, axis, TIME, AT + 1) == {free + 3 + ALPHA + 1}
     assert measured(block)["out_of_order"] == {"packets": 0, "longest_wait": 0.0}
 
@@ -100,7 +100,7 @@ def test_a_path_has_the_hops_of_the_packet(axis: str, comm):
     far = np.random.default_rng(2).integers(1, 3, len(AT))
     routes = [Route(int(at), (int(at + hops),)) for at, hops in zip(AT, far, strict=True)]
     with installed(block.tables, axis, routes) as channel:
-        fabric.receive(block, sent(block, channel, 8))
+        receiving.receive(block, sent(block, channel, 8))
     for hops in (1, 2):
         ends = (AT + far)[far == hops]
         assert state_at(block, axis, HOPS, ends) == {hops}

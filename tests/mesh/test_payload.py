@@ -11,7 +11,7 @@ from runs import new_block
 
 from meshrt.mesh.collectives.broadcast import spreads, start_allgather
 from meshrt.mesh.device import Device
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires import receiving
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=3.0, macs_per_cycle=2.0, call_cycles=11.0)
 LLAMA = {"prompt_ids": "12,7,300,45,9", "max_new_tokens": 4, "ignore_eos": True}
@@ -54,7 +54,7 @@ def test_allgather_counts_the_same_without_payloads(longest: int | None, comm):
         block = new_block(comm, (7, 5), payload=payload)
         tiles = own(block, numbered(7, 5, 6)) if payload else np.empty((1, 1, 6), np.float32)
         with spreads(block, longest) as (along_x, _):
-            fabric.receive(block, start_allgather(block, along_x, tiles))
+            receiving.receive(block, start_allgather(block, along_x, tiles))
         reports.append(measured(block))
         del reports[-1]["host"]
     assert reports[0] == reports[1]

@@ -20,9 +20,8 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.clock import HOPS, TIME
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import RAMP
-from meshrt.mesh.wires import fabric, order, routes, together
-from meshrt.mesh.wires.routes import Path
-from meshrt.mesh.wires.tables import Channel, installed, installed_paths, overwrite
+from meshrt.mesh.wires import fabric, order, receiving, routes, together
+from meshrt.mesh.wires.tables import Channel, installed, overwrite
 from meshrt.program import load_program
 
 Cores = tuple[tuple[int, int], ...]
@@ -87,13 +86,13 @@ def play(block: Block, case: dict[str, Any]) -> None:
             for channel, (_, _, size) in zip(list(made) if case["at_once"] else made, case["transfers"], strict=True):
                 flights.append(fabric.send(block, channel, np.zeros((*block.shape, size), np.float32)))
             for at in case["order"]:
-                fabric.receive(block, flights[at])
+                receiving.receive(block, flights[at])
         block.meet()
 
 
 def lay(block: Block, stack: ExitStack, paths: list[Cores], forks: list[int]) -> Channel:
     """Install paths, some of which leave a copy of the packet on the way."""
-    channel = stack.enter_context(installed_paths(block.tables, [Path(path) for path in paths]))
+    channel = stack.enter_context(installed(block.tables, None, paths))
     ends = {path[-1] for path in paths}
     for fork in forks:
         path = paths[fork % len(paths)]
@@ -200,10 +199,10 @@ def test_a_link_is_not_kept_for_a_packet_that_was_sent_before_and_comes_later(co
         block = new_block(comm, (4, 1), "wse2")
         block.clock.state[TIME] += own(block, np.array([[0.0, late, 0.0, 0.0]]))
         tiles = np.zeros((*block.shape, 4), np.float32)
-        paths = [Path(tuple((x, 0) for x in range(low, low + 3))) for low in (0, 1)]
-        with installed_paths(block.tables, paths[:1]) as first, installed_paths(block.tables, paths[1:]) as second:
+        paths = [tuple((x, 0) for x in range(low, low + 3)) for low in (0, 1)]
+        with installed(block.tables, None, paths[:1]) as first, installed(block.tables, None, paths[1:]) as second:
             for flight in [fabric.send(block, channel, tiles) for channel in (first, second)]:
-                fabric.receive(block, flight)
+                receiving.receive(block, flight)
         assert tuple(whole(block, block.clock.state[TIME])[0, 2:]) == times
         assert measured(block)["out_of_order"]["packets"] == 0
 
@@ -227,7 +226,7 @@ def test_a_link_is_not_given_twice(comm):
         block.clock.state[TIME] += own(block, np.array([[11.0, 0.0, 0.0, 0.0]]))
         flights.append(fabric.send(block, other, tiles))
         for flight in flights:
-            fabric.receive(block, flight)
+            receiving.receive(block, flight)
     assert whole(block, block.clock.state[TIME]).tolist() == [[11, 100, 105, 104 + 2 + 4]]
     assert measured(block)["out_of_order"] == {"packets": 1, "longest_wait": 92.0}
 
@@ -246,7 +245,7 @@ def test_a_link_is_taken_from_when_its_last_head_asked(asks: int, gets: int, com
         block.clock.state[TIME] += own(block, np.array([[asks - 1.0, 100.0, 0.0, 0.0]]))
         flights += [fabric.send(block, short, tiles), fabric.send(block, other, tiles)]
         for flight in flights:
-            fabric.receive(block, flight)
+            receiving.receive(block, flight)
     assert whole(block, block.clock.state[TIME]).tolist() == [[asks - 1, 100, 105, gets + 2 + 4]]
 
 
@@ -264,11 +263,11 @@ def test_who_gets_a_ramp_does_not_depend_on_who_waits_with_it_on_a_rank(comm):
             installed(block.tables, "y", routes.interleaved_ring(4)) as y,
         ):
             flights = [fabric.send(block, x, tiles), fabric.send(block, y, tiles)]
-            fabric.receive(block, flights[0])
+            receiving.receive(block, flights[0])
             block.clock.state[TIME] += own(block, draw(0, 30, (4, 4)).astype(float))
             flights.append(fabric.send(block, x, tiles))
             for flight in flights[1:]:
-                fabric.receive(block, flight)
+                receiving.receive(block, flight)
         return whole(block, block.clock.state.transpose(1, 2, 0)).tolist(), measured(block)["out_of_order"]
 
     for seed in range(12):
@@ -284,7 +283,7 @@ def test_a_link_is_given_to_a_packet_that_comes_between_two_that_were_sent_befor
     with (
         installed(block.tables, "x", [routes.Route(1, (2,))]) as short,
         (
-            installed_paths(block.tables, [Path(tuple((x, 0) for x in range(4)))])
+            installed(block.tables, None, [tuple((x, 0) for x in range(4))])
             if paths
             else installed(block.tables, "x", [routes.Route(0, (3,))])
         ) as other,
@@ -293,7 +292,7 @@ def test_a_link_is_given_to_a_packet_that_comes_between_two_that_were_sent_befor
         block.clock.state[TIME] += own(block, np.array([[50.0, 100.0, 0.0, 0.0]]))
         flights += [fabric.send(block, channel, tiles) for channel in (short, other)]
         for flight in flights:
-            fabric.receive(block, flight)
+            receiving.receive(block, flight)
     assert whole(block, block.clock.state[TIME]).tolist() == [[50, 100, 100 + 1 + 4, 50 + 3 + 4]]
     assert measured(block)["out_of_order"]["packets"] == 0
 
@@ -303,13 +302,13 @@ def test_a_link_is_given_to_a_packet_that_comes_between_two_that_were_sent_befor
 def test_paths_that_do_not_meet_take_alpha_a_hop_and_the_tail(width: float | None, comm):
     """Many paths of two hops, at places that are no few slices; the second transfer leaves when its ramp is free."""
     corners = [(2 * int(at) % 24, 2 * int(at) // 24 * 2) for at in np.random.default_rng(1).permutation(144)[:80]]
-    paths = [Path(((x, y), (x + 1, y), (x + 1, y + 1))) for x, y in corners]
+    paths = [((x, y), (x + 1, y), (x + 1, y + 1)) for x, y in corners]
     block = new_block(comm, (24, 24), Device(name="test", alpha=3.0, beta=5.0, link_bytes_per_cycle=width))
     busy = 16 / width if width else 0.0
-    with installed_paths(block.tables, paths) as channel:
+    with installed(block.tables, None, paths) as channel:
         flights = [fabric.send(block, channel, np.zeros((*block.shape, 4), np.float32)) for _ in range(2)]
         for turn, flight in enumerate(flights):
-            fabric.receive(block, flight)
+            receiving.receive(block, flight)
             times = whole(block, block.clock.state[TIME])
             assert {times[y + 1, x + 1] for x, y in corners} == {2 * 3.0 + (1 + turn) * busy}
 
@@ -323,9 +322,9 @@ def halo(block: Block) -> None:
         with ExitStack() as stack:
             channels = [stack.enter_context(installed(block.tables, *pattern)) for pattern in patterns]
             flights = [fabric.send(block, channel, np.zeros((*block.shape, size), np.float32)) for channel in channels]
-            fabric.receive_at(block, channels[1], flights[1], marks(block.mesh.width, [1, 4]))
+            receiving.receive_at(block, channels[1], flights[1], marks(block.mesh.width, [1, 4]))
             for flight in flights:
-                fabric.receive(block, flight)
+                receiving.receive(block, flight)
         block.meet()
 
 
@@ -395,9 +394,9 @@ def exchange_with_neighbours(block: Block, rounds: list[dict[str, Any]]) -> None
             if round_["some"] is not None:
                 at, bits = round_["some"]
                 chosen = [place for place in range(channels[at].length) if bits >> place & 1]
-                fabric.receive_at(block, channels[at], flights[at], marks(channels[at].length, chosen))
+                receiving.receive_at(block, channels[at], flights[at], marks(channels[at].length, chosen))
             for at in round_["order"]:
-                fabric.receive(block, flights[at])
+                receiving.receive(block, flights[at])
 
 
 @pytest.mark.mpi(ranks=[1])
@@ -457,9 +456,9 @@ def test_two_packets_for_every_core_take_its_ramp_in_turn(
             time, hops_of = clocks, np.zeros((4, 6))
             for awaited in turn:
                 if isinstance(awaited, tuple):
-                    fabric.receive_all(block, tuple(flights[way] for way in awaited))
+                    receiving.receive_all(block, tuple(flights[way] for way in awaited))
                 else:
-                    fabric.receive(block, flights[awaited])
+                    receiving.receive(block, flights[awaited])
                 for way in awaited if isinstance(awaited, tuple) else (awaited,):
                     later = begin[way] + tail[way] > time
                     time, hops_of = np.maximum(time, begin[way] + tail[way]), np.where(later, far[way], hops_of)
@@ -483,11 +482,11 @@ def test_packets_that_ask_together_take_a_ramp_as_their_transfers_were_started(
         clocks[y, x] = 3 - hops  # so that all ask at 3
     block.clock.state[TIME] = own(block, clocks)
     with ExitStack() as stack:
-        channels = [stack.enter_context(installed_paths(block.tables, [Path(way)])) for way in ways]
+        channels = [stack.enter_context(installed(block.tables, None, [way])) for way in ways]
         flights = [
             fabric.send(block, channels[way], np.zeros((*block.shape, sizes[way]), np.float32)) for way in started
         ]
-        fabric.receive_all(block, tuple(flights))
+        receiving.receive_all(block, tuple(flights))
     state = whole(block, block.clock.state.transpose(1, 2, 0))[1, 3]
     assert (state[TIME], state[HOPS]) == (3 + sum(sizes), len(ways[started[-1]]) - 1)
 

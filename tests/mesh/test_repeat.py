@@ -15,7 +15,7 @@ from meshrt.mesh.collectives.rings import interleaved_rings
 from meshrt.mesh.collectives.shifts import start_shift
 from meshrt.mesh.device import Device
 from meshrt.mesh.repeat import drifting, repeated, sampled, spread
-from meshrt.mesh.wires.fabric import receive
+from meshrt.mesh.wires.receiving import receive
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
 MESHES = [(7, 5), (4, 4)]

@@ -15,8 +15,8 @@ from meshrt.mesh.device import Device
 from meshrt.mesh.meter import Counters
 from meshrt.mesh.repeat import repeated
 from meshrt.mesh.wires import fabric, routes
-from meshrt.mesh.wires.routes import Path, Route
-from meshrt.mesh.wires.tables import installed, installed_paths
+from meshrt.mesh.wires.routes import Route
+from meshrt.mesh.wires.tables import installed
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0)
 TILE = 12  # bytes
@@ -24,7 +24,7 @@ TILE = 12  # bytes
 
 def shift(block: Block) -> None:
     """Every core sends 3 numbers to the next along x: a hop a core, but for the last of each line."""
-    with installed(block.tables, "x", routes.chain(block.mesh.width)) as channel:
+    with installed(block.tables, "x", routes.chain) as channel:
         fabric.transfer(block, channel, np.zeros((*block.lead, 3), np.float32))
 
 
@@ -136,9 +136,9 @@ def test_whoever_is_followed_has_moved_the_heads_that_nobody_waits_for(comm: Any
     """
     block = new_block(comm, (4, 2), SLOW)
     other = block.another("there", 4, 2)
-    paths = [Path(((0, 0), (1, 0), (2, 0))), Path(((1, 0), (2, 0), (3, 0)))]
+    paths = [((0, 0), (1, 0), (2, 0)), ((1, 0), (2, 0), (3, 0))]
     tiles = np.zeros((*other.lead, 3), np.float32)
-    with installed_paths(other.tables, paths) as crossed, installed(other.tables, "x", [Route(1, (2, 3))]) as channel:
+    with installed(other.tables, None, paths) as crossed, installed(other.tables, "x", [Route(1, (2, 3))]) as channel:
         fabric.send(other, crossed, tiles)
         other.clock.state[TIME] += 2.0
         block.follow(other)

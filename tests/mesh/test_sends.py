@@ -19,7 +19,7 @@ from meshrt.mesh.collectives.rings import interleaved_ring, plain_ring
 from meshrt.mesh.collectives.shifts import rotate, start_shift
 from meshrt.mesh.device import Device
 from meshrt.mesh.devicefile import find_device
-from meshrt.mesh.wires import fabric, routes, sends
+from meshrt.mesh.wires import fabric, receiving, routes, sends
 from meshrt.mesh.wires.tables import installed
 from meshrt.ranks import host
 from meshrt.ranks.board import Board
@@ -38,9 +38,9 @@ def rounds(block: Block, seed: int) -> tuple[list[bytes], dict[str, Any]]:
     with ExitStack() as stack:
         rings = [stack.enter_context(interleaved_ring(block, axis)) for axis in "xy"]
         back = [stack.enter_context(plain_ring(block, axis, reverse=True)) for axis in "xy"]
-        ways = [stack.enter_context(installed(block.tables, axis, routes.chain(mesh.length(axis)))) for axis in "xy"]
+        ways = [stack.enter_context(installed(block.tables, axis, routes.chain)) for axis in "xy"]
         root = mesh.width // 2
-        ways.append(stack.enter_context(installed(block.tables, "x", routes.multicast(mesh.width, root))))
+        ways.append(stack.enter_context(installed(block.tables, "x", routes.multicast, root)))
         alternate = {axis: np.arange(mesh.length("y" if axis == "x" else "x")) % 2 == 0 for axis in "xy"}
 
         def tiles(kind: Any, *shape: int) -> np.ndarray:
@@ -57,7 +57,7 @@ def rounds(block: Block, seed: int) -> tuple[list[bytes], dict[str, Any]]:
                 out, also = sent.copy(), other.copy()
                 first = start_shift(block, rings[at[0]], sent, out)
                 second = start_shift(block, rings[at[1]], other, other if number % 3 else also)
-                fabric.receive(block, *((first, second) if number % 2 else (second, first)))
+                receiving.receive(block, *((first, second) if number % 2 else (second, first)))
                 kept += [out.tobytes(), other.tobytes(), also.tobytes()]
             elif case == 3:
                 rotate(block, rings[0], back[0], sent, random.integers(-1, 2, mesh.height).tolist())
@@ -76,8 +76,8 @@ def rounds(block: Block, seed: int) -> tuple[list[bytes], dict[str, Any]]:
                 kept.append(fabric.transfer(block, way, sent, other, positions=positions).tobytes())
             else:
                 flight = fabric.send(block, way, sent, other)
-                fabric.receive_at(block, way, flight, np.arange(way.length) > 0)
-                kept.append(fabric.receive(block, flight).tobytes())
+                receiving.receive_at(block, way, flight, np.arange(way.length) > 0)
+                kept.append(receiving.receive(block, flight).tobytes())
             late = random.integers(0, 9, (mesh.height, mesh.width)) * 4.25
             block.clock.spend(late[mesh.y0 : mesh.y0 + 1, mesh.x0 : mesh.x0 + 1])
             kept += [block.clock.asked_at.tobytes(), block.clock.idle.tobytes()]
@@ -153,7 +153,7 @@ import os, signal
 import numpy as np
 from meshrt.mesh.collectives.rings import interleaved_ring
 from meshrt.mesh.collectives.shifts import start_shift
-from meshrt.mesh.wires import fabric, sends
+from meshrt.mesh.wires import receiving, sends
 from meshrt.mesh.wires.tables import overwrite
 
 MESH = (4, 1)
@@ -177,7 +177,7 @@ def run(block, *, how: str = ""):
                     tiles = np.ones((*block.shape, 1, 1, 5), np.float32)
                 if how == "killed":
                     os.kill(os.getpid(), signal.SIGKILL)
-            fabric.receive(block, start_shift(block, ring, tiles, tiles))
+            receiving.receive(block, start_shift(block, ring, tiles, tiles))
     return {}
 """
 ENDS = {

@@ -18,7 +18,7 @@ from meshrt.mesh.collectives.allreduce import allreduce, ktree, pipeline
 from meshrt.mesh.collectives.trees import Tree, reduce
 from meshrt.mesh.device import Device
 from meshrt.mesh.devicefile import find_device
-from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires import fabric, receiving, routes
 from meshrt.mesh.wires.tables import installed
 from meshrt.ranks import host
 from meshrt.ranks.board import Board
@@ -43,7 +43,7 @@ def sums(block: Block, seed: int) -> tuple[list[bytes], dict[str, Any], int]:
     random, kept, mesh = np.random.default_rng(seed), list[bytes](), block.mesh
     with ExitStack() as stack:
         trees = trees_of(block, stack)
-        ways = [stack.enter_context(installed(block.tables, axis, routes.chain(mesh.length(axis)))) for axis in "xy"]
+        ways = [stack.enter_context(installed(block.tables, axis, routes.chain)) for axis in "xy"]
         for _ in range(60):
             tree, combine = trees[random.integers(len(trees))], COMBINES[random.integers(len(COMBINES))]
             kind = [np.float32, np.float32, np.float64, np.int32][random.integers(4)]
@@ -55,7 +55,7 @@ def sums(block: Block, seed: int) -> tuple[list[bytes], dict[str, Any], int]:
             if case == 0:
                 flight = fabric.send(block, ways[0], tiles, tiles.copy())
                 kept.append(allreduce(block, tree, tiles).tobytes())  # with a packet under way
-                kept.append(fabric.receive(block, flight).tobytes())
+                kept.append(receiving.receive(block, flight).tobytes())
             elif case == 1:
                 kept.append(fabric.transfer(block, ways[random.integers(2)], tiles, tiles.copy()).tobytes())
             elif case == 2:

@@ -18,8 +18,8 @@ from meshrt.mesh.devicefile import find_device
 from meshrt.mesh.mesh import Mesh
 from meshrt.mesh.presets import IDEAL, WSE2
 from meshrt.mesh.wires import routes
-from meshrt.mesh.wires.routes import Path, Route
-from meshrt.mesh.wires.tables import Tables, installed, installed_paths
+from meshrt.mesh.wires.routes import Route
+from meshrt.mesh.wires.tables import Tables, installed
 
 
 def line_tables(n: int, entries: int | None = None) -> Tables:
@@ -84,7 +84,7 @@ def test_routes_on_different_lines_share_their_colours():
     with ExitStack() as stack:
         for line in range(4):
             only = np.arange(4) == line
-            channel = stack.enter_context(installed(tables, "x", gossip(4), only))
+            channel = stack.enter_context(installed(tables, "x", gossip(4), lines=only))
             assert sorted(channel.colours) == [0, 1, 2, 3]
         assert (tables.entries == 4).all()
 
@@ -101,13 +101,13 @@ def test_axes_share_the_table_of_a_router():
 @pytest.mark.parametrize("axis", ["x", "y"])
 def test_paths_and_lines_keep_apart(axis: str):
     tables = Tables(Mesh(3, 3), IDEAL)
-    corner = Path(((0, 0), (1, 0), (1, 1), (1, 2)))
-    with installed(tables, axis, routes.chain(3)) as line, installed_paths(tables, [corner]) as path:
+    corner = ((0, 0), (1, 0), (1, 1), (1, 2))
+    with installed(tables, axis, routes.chain(3)) as line, installed(tables, None, [corner]) as path:
         assert not set(line.colours) & set(path.colours)
         # Two routes of the chain meet at its inner cores; the path has an entry at each core that it visits.
         expected = np.tile([1, 2, 1], (3, 1))
         expected = expected if axis == "x" else expected.T.copy()
-        for x, y in corner.cores:
+        for x, y in corner:
             expected[y, x] += 1
         assert tables.entries.tolist() == expected.tolist()
         assert path.sources.tolist() == [0]
@@ -211,13 +211,13 @@ def test_the_core_that_is_named_is_one_whose_table_is_full(axis: str):
     only = np.arange(7) == 2
     core = "(4, 2)" if axis == "x" else "(2, 4)"
     message = re.escape(f"core {core} needs 2 route entries, the limit is 1")
-    with pytest.raises(LimitError, match=message), installed(tables, axis, crossing, only):
+    with pytest.raises(LimitError, match=message), installed(tables, axis, crossing, lines=only):
         pass
-    path = Path(((0, 0), (0, 1), (1, 1)))
+    path = ((0, 0), (0, 1), (1, 1))
     with (
-        installed_paths(tables, [path]),
+        installed(tables, None, [path]),
         pytest.raises(LimitError, match=r"core \(0, 1\) needs 2"),
-        installed(tables, "y", routes.chain(7)[1:2], np.arange(7) == 0),
+        installed(tables, "y", routes.chain(7)[1:2], lines=np.arange(7) == 0),
     ):
         pass
 
@@ -249,16 +249,16 @@ def test_an_unlimited_device_grows_up_to_what_a_header_can_name():
 @pytest.mark.parametrize(("columns", "rows"), [(1, 4), (3, 2), (7, 5)])
 def test_every_rank_writes_its_part_of_the_same_tables(columns: int, rows: int):
     """No rank asks another: the same installations give the same colours, and blocks of the one-rank tables."""
-    path = Path(((0, 0), (1, 0), (1, 1), (1, 2), (2, 2)))
+    path = ((0, 0), (1, 0), (1, 1), (1, 2), (2, 2))
 
     def install(mesh: Mesh) -> tuple[Tables, list[list[int]]]:
         tables = Tables(mesh, WSE2)
         stack = ExitStack()
         channels = [stack.enter_context(installed(tables, "x", routes.interleaved_ring(7)))]
         channels += [
-            stack.enter_context(installed(tables, "y", treeplan.ktree(5).levels[0].routes, np.arange(7) % 2 == 0))
+            stack.enter_context(installed(tables, "y", treeplan.ktree(5).levels[0].routes, lines=np.arange(7) % 2 == 0))
         ]
-        channels += [stack.enter_context(installed_paths(tables, [path]))]
+        channels += [stack.enter_context(installed(tables, None, [path]))]
         return tables, [channel.colours.tolist() for channel in channels]
 
     whole, colours = install(Mesh(7, 5))

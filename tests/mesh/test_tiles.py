@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from measure import measured, own
 from runs import new_block
 
-from meshrt.mesh import Transfer, chain, crossbar, gather, installed, installed_paths, place, take
+from meshrt.mesh import chain, crossbar, gather, installed, interleaved_ring, multicast, place, take
 from meshrt.mesh.exchange.exchange import exchange
-from meshrt.mesh.wires.routes import Path
+from meshrt.mesh.exchange.legs import Transfer
 
 
 @pytest.mark.mpi(ranks=[1, 4, 6])
@@ -20,9 +22,10 @@ def test_an_array_is_placed_as_a_function_of_its_parts_and_gathered_as_it_was(sh
     tiles = place(blocks[0], "A", matrix)
     by_parts = place(blocks[1], "A", lambda *part: matrix[part], shape, (4, 6), np.float32)
     more = place(blocks[2], "A", matrix, cut=(8, 12), dtype=np.float64)
-    assert tiles.dtype == np.float32 and tiles.tobytes() == by_parts.tobytes() and tiles.shape == by_parts.shape
+    assert tiles.dtype == np.float32 and tiles.tobytes() == by_parts.tobytes()
+    assert tiles.shape == (*by_parts.shape[:2], *by_parts.shape[4:]) and by_parts.shape[2:4] == (1, 1)
     assert more.dtype == np.float64 and more.shape[2:4] == (2, 2)
-    for block, placed in ((blocks[0], tiles), (blocks[0], tiles[:, :, 0, 0]), (blocks[2], more)):
+    for block, placed in ((blocks[0], tiles), (blocks[1], by_parts), (blocks[2], more)):
         whole = gather(block, placed, shape)
         assert (whole is not None) == (comm.rank == 0)
         assert whole is None or np.array_equal(whole, matrix)
@@ -49,10 +52,10 @@ def test_what_has_no_numbers_is_not_gathered(comm) -> None:
 @pytest.mark.mpi(ranks=[1, 4])
 def test_routes_are_installed_for_a_block_or_in_its_tables(comm) -> None:
     block = new_block(comm, (4, 4), "wse2")
-    paths = [Path(((0, 0), (1, 0), (1, 1)))]
+    paths = [((0, 0), (1, 0), (1, 1))]
     for by_block, by_tables in (
-        (installed(block, "x", chain(4)), installed(block.tables, "x", chain(4))),
-        (installed_paths(block, paths), installed_paths(block.tables, paths)),
+        (installed(block, "x", chain), installed(block.tables, "x", chain)),
+        (installed(block, None, paths), installed(block.tables, None, paths)),
     ):
         with by_block as way:
             entries = block.tables.entries.copy()
@@ -61,6 +64,25 @@ def test_routes_are_installed_for_a_block_or_in_its_tables(comm) -> None:
                 np.array_equal(block.tables.entries, entries) and block.control.allreduce(int(entries.max()), max) > 0
             )
             assert np.array_equal(way.colours, again.colours)
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.parametrize(
+    ("axis", "pattern", "more"),
+    [("x", chain, ()), ("y", chain, (-1,)), ("x", multicast, (2,)), ("y", interleaved_ring, (True,))],
+)
+@pytest.mark.parametrize("lines", [None, 1])
+def test_a_pattern_is_made_for_the_length_of_the_line(
+    axis: str, pattern: Any, more: tuple[int, ...], lines: int | None, comm
+) -> None:
+    block = new_block(comm, (6, 4), "wse2")
+    n, across = (6, 4) if axis == "x" else (4, 6)
+    chosen = None if lines is None else np.arange(across) == lines
+    with installed(block, axis, pattern, *more, lines=chosen):
+        entries = block.tables.enters.copy(), block.tables.leaves.copy()
+    with installed(block, axis, pattern(n, *more), lines=chosen):
+        assert np.array_equal(entries, (block.tables.enters, block.tables.leaves))
+        assert block.control.allreduce(int(entries[0].sum())) > 0
 
 
 @pytest.mark.mpi(ranks=[1, 4])

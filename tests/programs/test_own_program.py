@@ -18,7 +18,7 @@ from meshrt.ownprogram import load_file
 from meshrt.program import load_program
 
 HEAD = """import numpy as np
-from meshrt.mesh.wires import fabric, routes
+from meshrt.mesh.wires import fabric, receiving, routes
 from meshrt.mesh.wires.tables import installed
 MESH = (4, 1)
 """
@@ -260,7 +260,7 @@ def run(block, *, receive: int = 0, times: int = 3):
         for step in range(times):
             flight = fabric.send(block, east, tiles)
             if step < receive:
-                fabric.receive(block, flight)
+                receiving.receive(block, flight)
     return {}
 """
 )

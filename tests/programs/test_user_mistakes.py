@@ -17,8 +17,8 @@ from meshrt.mesh.collectives.shifts import start_shift
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
 from meshrt.mesh.wires import fabric, routes
-from meshrt.mesh.wires.routes import Path, Route
-from meshrt.mesh.wires.tables import installed, installed_paths, overwrite
+from meshrt.mesh.wires.routes import Route
+from meshrt.mesh.wires.tables import installed, overwrite
 
 MESH = (5, 3)
 
@@ -82,7 +82,14 @@ def test_a_tile_has_numbers(shape: tuple[int, ...], comm: Any) -> None:
     ("axis", "made", "lines", "text"),
     [
         ("z", [Route(0, (1,))], None, "routes along axis 'z': lines of the mesh are rows, axis 'x', and columns"),
-        (None, [Route(0, (1,))], None, "routes along axis None"),
+        (None, [Route(0, (1,))], None, "routes along axis None are paths, each the"),
+        (None, [[(0, 0), (1, 0)], [(0, 0), (1,)]], None, "routes along axis None are paths"),
+        (None, [(0, 0), (1, 0)], None, "routes along axis None are paths"),
+        (None, [[(0, 0), (1.0, 0)]], None, "routes along axis None are paths"),
+        (None, routes.chain, None, "routes along axis None are paths"),
+        (None, [((0, 0), (1, 0))], np.ones(3, bool), "routes along axis None are paths"),
+        ("x", [((0, 0), (1, 0))], None, "a line along x has routes of Route; for a path, .* the axis is None"),
+        ("x", lambda n: routes.chain(n + 1), None, r"from core 4 to \[5\] of a line along x"),
         ("x", [Route(0, (5,))], None, r"from core 0 to \[5\] of a line along x, which has cores 0 to 4"),
         ("y", [Route(0, (1,)), Route(1, (-1, 2))], None, r"from core 1 to \[-1, 2\] of a line along y, .* 0 to 2"),
         ("x", [Route(9, (1,))], None, r"from core 9 to \[1\]"),
@@ -93,7 +100,17 @@ def test_a_tile_has_numbers(shape: tuple[int, ...], comm: Any) -> None:
 )  # fmt: skip
 def test_routes_lie_on_lines_of_the_mesh(axis: Any, made: Any, lines: Any, text: str, comm: Any) -> None:
     block = new_block(comm, MESH)
-    with pytest.raises(UsageError, match=text), installed(block.tables, axis, made, lines):
+    with pytest.raises(UsageError, match=text), installed(block.tables, axis, made, lines=lines):
+        pass
+    assert not block.tables.book.any()
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_what_follows_routes_is_for_a_pattern(comm: Any) -> None:
+    """Lines are not chosen by their place: behind routes that are there it would say nothing."""
+    block = new_block(comm, MESH)
+    text = "only a pattern, a function of a line's length, takes more than routes; `lines=` chooses lines"
+    with pytest.raises(UsageError, match=text), installed(block, "x", routes.chain(5), np.arange(3) == 1):
         pass
     assert not block.tables.book.any()
 
@@ -107,7 +124,7 @@ def test_paths_stay_on_the_mesh(cores: tuple[tuple[int, int], ...], comm: Any) -
     block = new_block(comm, MESH)
     x, y = cores[1]
     text = rf"a path goes over core \({x}, {y}\), outside the mesh of 5 x 3"
-    with pytest.raises(UsageError, match=text), installed_paths(block.tables, [Path(((0, 0), (1, 0))), Path(cores)]):
+    with pytest.raises(UsageError, match=text), installed(block.tables, None, [((0, 0), (1, 0)), cores]):
         pass
 
 
@@ -122,8 +139,8 @@ def test_only_entries_that_there_are_can_be_changed(core: tuple[int, int], colou
 MISTAKEN = """
 import numpy as np
 from meshrt.mesh.wires import fabric, software
-from meshrt.mesh.wires.routes import Path, Route
-from meshrt.mesh.wires.tables import installed, installed_paths
+from meshrt.mesh.wires.routes import Route
+from meshrt.mesh.wires.tables import installed
 
 MESH = (4, 4)
 
@@ -144,7 +161,7 @@ def run(block, *, mistake: str = ""):
     if mistake == "kind":
         block.tiles("x", (8,), "floot32")
     if mistake == "path":
-        with installed_paths(block.tables, [Path(((3, 0), (4, 0)))]) as channel:
+        with installed(block.tables, None, [((3, 0), (4, 0))]) as channel:
             fabric.transfer(block, channel, t)
 """
 

@@ -14,9 +14,8 @@ from runs import new_block
 
 from meshrt.mesh.collectives.broadcast import spreads, start_allgather
 from meshrt.mesh.device import Device
-from meshrt.mesh.wires import fabric, routes
-from meshrt.mesh.wires.routes import Path as MeshPath
-from meshrt.mesh.wires.tables import installed, installed_paths
+from meshrt.mesh.wires import fabric, receiving, routes
+from meshrt.mesh.wires.tables import installed
 from meshrt.models.catalogue import find_model
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
@@ -57,22 +56,22 @@ def mixed_traffic(comm: Any) -> tuple[bytes, bytes, dict[str, Any]]:
     block = new_block(comm, (7, 5), SLOW)
     tiles = own(block, numbered(7, 5, 4) / 3)
     turns = [
-        MeshPath((*((x, 2) for x in range(7)),)),
-        MeshPath((*((3, y) for y in range(4)), *((x, 3) for x in range(4, 7)))),
-        MeshPath(((6, 0), (5, 0), (5, 1), (5, 2), (5, 3))),
-        MeshPath(((0, 1), (1, 1), (2, 1), (3, 1), (3, 2), (4, 2), (5, 2), (5, 1))),
+        (*((x, 2) for x in range(7)),),
+        (*((3, y) for y in range(4)), *((x, 3) for x in range(4, 7))),
+        ((6, 0), (5, 0), (5, 1), (5, 2), (5, 3)),
+        ((0, 1), (1, 1), (2, 1), (3, 1), (3, 2), (4, 2), (5, 2), (5, 1)),
     ]
     with (
         installed(block.tables, "x", routes.ring(7)) as ring,
         installed(block.tables, "y", routes.interleaved_ring(5)) as other,
-        installed_paths(block.tables, turns) as paths,
+        installed(block.tables, None, turns) as paths,
         spreads(block, longest=3) as (every, _),
     ):
         flights = [fabric.send(block, channel, tiles) for channel in (paths, ring, other, paths)]
         block.clock.compute(13)
         for flight in flights:
-            fabric.receive(block, flight)
-        gathered = fabric.receive(block, start_allgather(block, every, tiles))
+            receiving.receive(block, flight)
+        gathered = receiving.receive(block, start_allgather(block, every, tiles))
     arrived = whole(block, gathered).tobytes() + b"".join(whole(block, flight.tiles).tobytes() for flight in flights)
     clocks = whole(block, block.clock.state.transpose(1, 2, 0)).tobytes()
     report = measured(block)

@@ -25,7 +25,7 @@ GATHER = '''
 """Every core of a row gets the tiles of all: 2 N routes through every router, and N tiles at every core."""
 import numpy as np
 from meshrt.mesh.collectives.broadcast import spreads, start_allgather
-from meshrt.mesh.wires.fabric import receive
+from meshrt.mesh.wires.receiving import receive
 
 def run(block, *, size: int = 4):
     """Gather."""

@@ -16,8 +16,9 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
-from meshrt.mesh.wires import fabric, software
+from meshrt.mesh.wires import fabric, receiving, software
 from meshrt.mesh.wires.lines import marked
+from meshrt.mesh.wires.receiving import Flight, receive
 from meshrt.mesh.wires.routes import Route
 from meshrt.mesh.wires.tables import Channel, installed
 from meshrt.records import dataclass
@@ -118,7 +119,7 @@ class Broadcast:
     spread: Spread
     source: int
     out: np.ndarray
-    flights: list[fabric.Flight]
+    flights: list[Flight]
 
 
 def start(block: Block, spread: Spread, source: int, tiles: np.ndarray, out: np.ndarray) -> Broadcast:
@@ -151,7 +152,7 @@ def relay(block: Block, begun: Broadcast) -> None:
             relays = marked(spread.n, [end])
             if end != source:
                 for flight in arriving:
-                    fabric.receive_at(block, channel, flight, relays)
+                    receiving.receive_at(block, channel, flight, relays)
                 software.stage(block, channel, 0, relays)
             arriving = [fabric.send(block, channel, out, out, positions=relays)]
             begun.flights.extend(arriving)
@@ -161,28 +162,28 @@ def relay(block: Block, begun: Broadcast) -> None:
 def finish(block: Block, begun: Broadcast) -> np.ndarray:
     """All cores wait for the tile."""
     for flight in begun.flights:
-        fabric.receive(block, flight)
+        receive(block, flight)
     return begun.out
 
 
 # -------------------------------------------------------------------------------------------------------- allgather
 
 
-def start_allgather(block: Block, spread: Spread, tiles: np.ndarray, out: np.ndarray | None = None) -> fabric.Flight:
+def start_allgather(block: Block, spread: Spread, tiles: np.ndarray, out: np.ndarray | None = None) -> Flight:
     """Every core of a line gets the tiles of all: [bh, bw, *tile] -> [bh, bw, N, *tile], its own among them.
 
     They are in `out`, or in fresh core memory. Packets leave from their places there and arrive in them. LimitError;
     UsageError for tiles that are not those of all cores.
 
     First inside the segments, then segment by segment, the nearest tiles first, so that the ends of the segments always
-    have one to relay. Those wait for what they relay; `fabric.receive` waits for all, at all cores.
+    have one to relay. Those wait for what they relay; `receive` waits for all, at all cores.
     """
     block.check_lead(tiles)
     bounds, n = spread.bounds, spread.n
     count = len(bounds) - 1
     line_tiles = block.empty("tiles of the line", (n, *tiles.shape[2:]), tiles.dtype) if out is None else out
     line_tiles[...] = tiles[:, :, None]
-    last: dict[tuple[int, int], fabric.Flight] = {}  # by direction and number in the segment
+    last: dict[tuple[int, int], Flight] = {}  # by direction and number in the segment
     flights = []
     numbers = range(spread.longest)
     if spread.near is not None:
@@ -191,7 +192,7 @@ def start_allgather(block: Block, spread: Spread, tiles: np.ndarray, out: np.nda
             packet = tiles.copy()
             flight = fabric.send(block, spread.near, tiles, packet, positions=marked(n, sources.values()))
             _keep(block, spread, line_tiles, packet, sources)
-            flights.append(fabric.Flight(line_tiles, flight.arrivals))
+            flights.append(Flight(line_tiles, flight.arrivals))
             last[1, number] = last[-1, number] = flights[-1]
     for far in range(count - 1):
         for number in numbers:
@@ -206,15 +207,15 @@ def start_allgather(block: Block, spread: Spread, tiles: np.ndarray, out: np.nda
                     continue
                 relays = marked(n, (end for end, source in ends.items() if end != source))
                 if (step, number) in last:
-                    fabric.receive_at(block, channel, last[step, number], relays)
+                    receiving.receive_at(block, channel, last[step, number], relays)
                 software.stage(block, channel, 0, relays)
                 packet = tiles.copy()
                 _load(block, spread, line_tiles, packet, ends)
                 flight = fabric.send(block, channel, packet, packet, positions=marked(n, ends))
                 _keep(block, spread, line_tiles, packet, sources)
-                flights.append(fabric.Flight(line_tiles, flight.arrivals))
+                flights.append(Flight(line_tiles, flight.arrivals))
                 last[step, number] = flights[-1]
-    return fabric.Flight(line_tiles, [arrival for flight in flights for arrival in flight.arrivals])
+    return Flight(line_tiles, [arrival for flight in flights for arrival in flight.arrivals])
 
 
 def _load(block: Block, spread: Spread, line_tiles: np.ndarray, packet: np.ndarray, sources: dict[int, int]) -> None:

@@ -35,7 +35,7 @@ def remap(
     for step, reach in ((-1, np.arange(n) - first), (1, last - np.arange(n))):
         if reach.max() < 1:
             continue
-        with installed(block, axis, routes.chain(n, step), lines) as channel:
+        with installed(block, axis, routes.chain, step, lines=lines) as channel:
             moving = tiles
             for hops in range(1, int(reach.max()) + 1):
                 owners = np.flatnonzero(reach >= hops)

@@ -74,7 +74,7 @@ def interleaved_ring(block: Block, axis: str, slots: int = 1, reverse: bool = Fa
 def plain_ring(block: Block, axis: str, slots: int = 1, reverse: bool = False) -> Iterator[Ring]:
     """Install a ring with a wrap-around along every line of the axis: 3 route entries a core."""
     n = block.mesh.length(axis)
-    with installed(block, axis, routes.ring(n, reverse)) as channel:
+    with installed(block, axis, routes.ring, reverse) as channel:
         yield _ring(axis, n, slots, reverse, [channel] if n > 1 else [], range(n * slots))
 
 

@@ -35,7 +35,7 @@ def ring(block: Block, axis: str) -> Iterator[ScatterRing]:
     takes 2 N hops, and each link carries one chunk a step in both directions, so that a second ring would gain nothing.
     """
     n = block.mesh.length(axis)
-    with installed(block, axis, routes.interleaved_ring(n)) as channel:
+    with installed(block, axis, routes.interleaved_ring) as channel:
         yield ScatterRing(axis, channel, np.array(routes.ring_place(n)))
 
 

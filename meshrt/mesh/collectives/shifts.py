@@ -9,12 +9,13 @@ import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import Ring, Rings
-from meshrt.mesh.wires import fabric, software
+from meshrt.mesh.wires import fabric, receiving, software
+from meshrt.mesh.wires.receiving import Flight
 
 
 def start_shift(
     block: Block, ring: Ring, tiles: np.ndarray, out: np.ndarray, lines: np.ndarray | None = None, later: bool = False
-) -> fabric.Flight:
+) -> Flight:
     """Every tile goes to the next place on the ring; `receive` waits for it, and until then the cores can work.
 
     tiles, out: [bh, bw, rows, columns, *tile], the slots of a ring along x in the columns, along y in the rows. `out`
@@ -29,14 +30,14 @@ def start_shift(
         return fabric.send(block, ring.channels[0][0], tiles, out, lines=lines, later=later)
     if ring.slots == 1:  # one core: its tile stays
         out[...] = tiles
-        return fabric.Flight(out, [])
+        return Flight(out, [])
     arrivals = []
     if not block.payload:
         out[...] = tiles
         packet = _by_line(ring.axis, tiles)[:, :, :, 0].copy()
         for channel, _ in ring.channels:
             arrivals += fabric.send(block, channel, packet, packet, lines=lines).arrivals
-        return fabric.Flight(out, arrivals)
+        return Flight(out, arrivals)
     before = _by_line(ring.axis, tiles)
     before = before.copy() if np.may_share_memory(tiles, out) else before
     after = _by_line(ring.axis, out)
@@ -55,9 +56,9 @@ def start_shift(
         arrivals += fabric.send(block, channel, packet, packet, lines=lines).arrivals
         result[:, comes.to_core, :, comes.to_slot] = packet_lines[chosen[:, None], comes.to_core].swapaxes(0, 1)
     if later:
-        return fabric.Flight(out, arrivals, [partial(after.__setitem__, chosen, result)])
+        return Flight(out, arrivals, [partial(after.__setitem__, chosen, result)])
     after[chosen] = result
-    return fabric.Flight(out, arrivals)
+    return Flight(out, arrivals)
 
 
 def _by_line(axis: str, tiles: np.ndarray) -> np.ndarray:
@@ -73,7 +74,7 @@ def rotate(block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequ
     """
     with block.memory.hold(f"tiles coming in along {ring.axis}", _incoming(ring, tiles)):
         for flights in _rotation(block, ring, back, tiles, places):
-            fabric.receive_all(block, flights)
+            receiving.receive_all(block, flights)
 
 
 def align(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, once: bool = False) -> None:
@@ -87,7 +88,7 @@ def align(block: Block, rings: Rings, a: np.ndarray, b: np.ndarray, once: bool =
     along_y = _rotation(block, rings.y, rings.back_y, b, [-place for place in rings.columns])
     with block.memory.hold("tiles of A and B coming in", _incoming(rings.x, a) + _incoming(rings.y, b)):
         for of_a, of_b in zip_longest(along_x, along_y, fillvalue=()):
-            fabric.receive_all(block, (*of_a, *of_b))
+            receiving.receive_all(block, (*of_a, *of_b))
             for channel in channels if once else ():
                 fabric.forget_lines(channel)
 
@@ -98,9 +99,7 @@ def _incoming(ring: Ring, tiles: np.ndarray) -> int:
     return prod(tiles.shape[2:]) // ring.slots * slots * tiles.itemsize
 
 
-def _rotation(
-    block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequence[int]
-) -> Iterator[list[fabric.Flight]]:
+def _rotation(block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequence[int]) -> Iterator[list[Flight]]:
     """The steps of `rotate`, each started and not yet waited for: one shift of every line that has further to go.
 
     Software sees to each: the cores of a line that shifts are busy with it first.

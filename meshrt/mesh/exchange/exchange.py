@@ -51,11 +51,7 @@ def crossbar(block: "Block") -> Iterator[Crossbar]:
         raise UsageError("transfers as over a crossbar know no --defects: leave them away, or take another system")
     with ExitStack() as stack:
         yield Crossbar(
-            tuple(
-                stack.enter_context(installed(block, axis, chain(block.mesh.length(axis), step)))
-                for axis in "xy"
-                for step in (1, -1)
-            )
+            tuple(stack.enter_context(installed(block, axis, chain, step)) for axis in "xy" for step in (1, -1))
         )
 
 

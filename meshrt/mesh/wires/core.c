@@ -1,4 +1,4 @@
-/* What order.py, replay.py, ramps.py and fabric.py do with arrays of times, each in one pass over memory.
+/* What order.py, replay.py, ramps.py and receiving.py do with arrays of times, each in one pass over memory.
 
    The NumPy code there is the definition, and what runs where this is not built (core.py). Both give the same bits:
    every number is one sum or one maximum of doubles, in the same order, and the compiler may fuse none of them.
@@ -116,7 +116,7 @@ static inline void give_row(int64_t count, Row time, Row free, Row asked_at, Row
     }
 }
 
-/* fabric._wait: cores that have to wait for what landed take over its time, hops and stages. */
+/* receiving._wait: cores that have to wait for what landed take over its time, hops and stages. */
 static inline void take_row(int64_t count, Row time, Row hops, Row stages, Row landed, Row its_hops, Row its_stages)
 {
     for (int64_t i = 0; i < count; i++) {

@@ -6,8 +6,7 @@ it is delivered. Time: a head leaves its core at max(the core's time, the ramp f
 the link free) + alpha; it keeps what it crosses busy for bytes / width, at last the ramp that it is delivered by.
 """
 
-from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -15,34 +14,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt.mesh.cores import Cores
-from meshrt.mesh.wires import heads, order, ramps, sends, tally
+from meshrt.mesh.wires import delivery, order, receiving, sends, tally
 from meshrt.mesh.wires.heads import Passage, Waiting
-from meshrt.mesh.wires.lane import Lane, MessageBuffer, lane_of
+from meshrt.mesh.wires.lane import Lane, lane_of
 from meshrt.mesh.wires.lines import View
 from meshrt.mesh.wires.planning import check_chosen, is_crossed, scheduled
+from meshrt.mesh.wires.receiving import Flight
 from meshrt.mesh.wires.replay import Arrival, Look, can_be_at_once, replay
 from meshrt.mesh.wires.schedule import Schedule
 from meshrt.mesh.wires.software import streaming_cycles
-from meshrt.mesh.wires.strides import strides_of
 from meshrt.mesh.wires.tables import Channel
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-MANY = 1 << 18  # bytes of tiles for which it pays to ask the compiled core
-PIECE = 1 << 16  # bytes that change their place together, where tiles of several lines lie side by side
-
-
-@dataclass(frozen=True, eq=False)
-class Flight:
-    """A transfer under way: what it brings is in `tiles` on the host, but no core has waited for it yet. What `moves`
-    do is put there when they have.
-    """
-
-    tiles: np.ndarray
-    arrivals: list[Arrival]
-    moves: "list[Callable[[], None]]" = field(default_factory=list)
 
 
 def send(
@@ -142,7 +127,7 @@ def _start(
     links = clock.links
     before = None if links is None else links.before()
     at_once = at_once and passage.waiting is None and can_be_at_once(block)
-    look = None if clock.seen is None else partial(_looked, block, sent, number)
+    look = None if clock.seen is None else partial(receiving.looked, block, sent, number)
     for view in prepared.views:
         arrived = _send(block, prepared, view, tiles, out, combine, passage, at_once, look, moves)
         if arrived is not None:
@@ -205,8 +190,8 @@ def _send(
         host.bytes += lane.bytes
     if own is not None and schedule.parts:
         if rows is None:
-            packets = _packets(schedule, own, lane.received, moves is not None)
-            move = partial(_deliver, block, schedule, view, own, packets, out, combine)
+            packets = delivery.packets_of(schedule, own, lane.received, moves is not None)
+            move = partial(delivery.deliver, block, schedule, view, own, packets, out, combine)
         else:  # they have put it where it arrives
             move = partial(np.copyto, out, arrives)
         if moves is not None:
@@ -218,183 +203,13 @@ def _send(
     return arrival
 
 
-def _packets(
-    schedule: Schedule, own: np.ndarray, received: list[MessageBuffer], kept: bool = False
-) -> list[np.ndarray]:  # fmt: skip
-    """Of each part of what arrives, the tiles where they are now. The next messages overwrite those that came in one:
-    of these a copy, if they are to be kept.
-    """
-    packets = [(own if part.message < 0 else received[part.message].tiles)[:, part.source] for part in schedule.parts]
-    if kept:
-        packets = [
-            packet if part.message < 0 else packet.copy() for part, packet in zip(schedule.parts, packets, strict=True)
-        ]
-    return packets
-
-
-def _deliver(
-    block: Cores, schedule: Schedule, view: View, own: np.ndarray, packets: list[np.ndarray], out: np.ndarray,
-    combine: "Callable[..., np.ndarray] | None",
-) -> None:  # fmt: skip
-    """Put the tiles that arrive on the lines of a view where they belong."""
-    target, parts = view.of(out), schedule.parts
-    # one part alone NumPy copies by itself where it has to
-    takes = len(parts) > 1 and any(part.message < 0 for part in parts) and np.may_share_memory(own, target)
-    strided = combine is None and target.nbytes > MANY and schedule.strided
-    many = strided and block.core is not None and _are_alike(target, own)
-    if many and takes and _are_one(block, target, own):
-        _move_around(block, schedule, view, target)
-        others = [number for number, part in enumerate(parts) if part.message >= 0]
-        parts, packets, takes = tuple(parts[number] for number in others), [packets[number] for number in others], False
-    if many and not takes:
-        arrays = [array for part, packet in zip(parts, packets, strict=True) for array in (target[:, part.to], packet)]
-        block.core.deliver(*map(_plain, arrays))
-    else:
-        if takes:
-            packets = [packet.copy() for packet in packets]  # nothing is to be overwritten before it has left
-        for part, packet in zip(parts, packets, strict=True):
-            own_tiles = target[:, part.to]
-            if isinstance(part.to, slice) and isinstance(combine, np.ufunc) and target.dtype.kind == "f":
-                combine(own_tiles, packet, out=own_tiles)  # NumPy looks after memory that both share
-            else:
-                target[:, part.to] = packet if combine is None else combine(own_tiles, packet)
-    if view.axis is None and not np.may_share_memory(target, out):  # a flat view of scattered memory is a copy
-        out[...] = target.reshape(out.shape)
-
-
-def _are_alike(target: np.ndarray, own: np.ndarray) -> bool:
-    """May the compiled core put tiles where they belong? Not where they are to become numbers of another kind."""
-    if target.dtype != own.dtype or target.shape[2:] != own.shape[2:]:
-        return False
-    plain = target.dtype.kind != "V" or target.itemsize <= 2  # NumPy shows others none of what it does not know
-    return target.ndim < 9 and plain
-
-
-def _are_one(block: Cores, target: np.ndarray, own: np.ndarray) -> bool:
-    """Is each place in both the same place in memory?"""
-    return target.strides == own.strides and bool(block.core.address(target) == block.core.address(own))
-
-
-def _move_around(block: Cores, schedule: Schedule, view: View, target: np.ndarray) -> None:
-    """What comes from these lines themselves changes its place in them, so many lines at a time as lie side by side."""
-    tile_bytes = target[:1, :1].nbytes
-    lines = max(1, PIECE // tile_bytes) if view.axis == "y" else 1
-    room = block.core.address(block.clock.buffer("leaving", lines * tile_bytes))
-    block.core.rotate(room, lines, schedule.moves, _plain(target))
-
-
-def _plain(array: np.ndarray) -> np.ndarray:
-    """As the compiled core may see it: of kinds of numbers that NumPy does not know it shows none of their memory."""
-    return array.view(f"u{array.itemsize}") if array.dtype.kind == "V" else array
-
-
-def receive(block: Cores, flight: Flight, *others: Flight) -> np.ndarray:
-    """Wait for the packets: each core's clock goes to the arrival, if that is later; then for those of the other
-    flights, one after the other. Returns the tiles of the first.
-    """
-    receive_all(block, (flight, *others))
-    return flight.tiles
-
-
-def receive_all(block: Cores, flights: Sequence[Flight]) -> None:
-    """As `receive`, of any number of flights."""
-    heads.resolve(block)
-    arrivals = [arrival for flight in flights for arrival in flight.arrivals if not arrival.over]
-    asked_at = None if block.clock.seen is None else [_asked(arrival) for arrival in arrivals]
-    ramps.serve_all(block, arrivals)
-    for at, arrival in enumerate(arrivals):
-        _wait_all(block, arrival)
-        arrival.end()
-        if asked_at is not None:
-            _looked(block, arrival.sent, arrival.number, arrival.lane, asked_at[at])
-    for flight in flights:
-        while flight.moves:
-            flight.moves.pop(0)()
-
-
-def _looked(block: Cores, sent: int, number: int, lane: Lane, asked_at: np.ndarray | None) -> None:
-    """Cores have waited for the packets of a lane: whoever looks is told, and for which transfer, by its numbers."""
-    clock = block.clock
-    if clock.messages is not None:
-        clock.messages.wait(number, lane)
-    clock.seen(f"waits for {lane.schedule.note}", sent, asked_at, _landed(block, lane))  # type: ignore[misc]  # is there
-
-
-def _asked(arrival: Arrival) -> np.ndarray | None:
-    """When the packets of an arrival asked for the ramps of their cores; None where some have their ramps already."""
-    return arrival.landing.time.flatten() if arrival.served is None else None
-
-
-def _landed(block: Cores, lane: Lane) -> np.ndarray:
-    """Of a lane's packets by receiver, int32 [2, cores of the block]: hops, and the number of the packet in `_asked`;
-    0 and -1 where none comes. Made once.
-    """
-    if not lane.landed:
-        hops, number = np.zeros(block.shape, np.int32), np.full(block.shape, -1, np.int32)
-        landed = np.zeros((lane.view.count, lane.schedule.count), np.int32)
-        for part in lane.schedule.parts:
-            landed[:, part.delivered] = part.hops
-        lane.view.of(hops)[:, lane.schedule.delivered] = landed
-        lane.view.of(number)[:, lane.schedule.delivered] = np.arange(landed.size).reshape(landed.shape)
-        lane.landed.append(np.stack([hops.ravel(), number.ravel()]))
-    return lane.landed[0]
-
-
-def _wait_all(block: Cores, arrival: Arrival) -> None:
-    """All cores that get a packet wait for it."""
-    if block.core is None:
-        _wait(block, arrival, arrival.landing.time > arrival.lane.time.get())
-        return
-    strides, landing = strides_of(block, arrival.lane), arrival.landing.address
-    if block.core.replay(strides.late, landing, 0.0, 0.0, False) is not None:
-        block.clock.path_changes()
-        arrival.take_path()
-        block.core.replay(strides.takes_over, landing, 0.0, 0.0, False)
-
-
-def _wait(block: Cores, arrival: Arrival, late: np.ndarray) -> None:
-    """Those cores that are marked take over the time and the path of the packets that they waited for."""
-    waiting = np.count_nonzero(late)
-    if not waiting:
-        return
-    block.clock.path_changes()
-    arrival.take_path()
-    lane, landing = arrival.lane, arrival.landing
-    if waiting == late.size:
-        lane.state.put(landing.header)
-        return
-    state = lane.state.get()
-    np.copyto(state, landing.header, where=late)
-    lane.state.put(state)
-
-
-def receive_at(block: Cores, channel: Channel, flight: Flight, positions: np.ndarray) -> None:
-    """Only the cores at these positions (bool) of the channel's lines wait for the packets; the others do so later."""
-    assert channel.axis is not None
-    check_chosen(block, channel, positions, None, "positions")
-    low = block.mesh.offset(channel.axis)
-    heads.resolve(block)
-    for arrival in flight.arrivals:
-        lane = arrival.lane
-        cores = np.arange(lane.view.length)[lane.schedule.delivered]
-        if lane.view.axis is None:  # the block as one line
-            cores = cores % block.mesh.block_width if channel.axis == "x" else cores // block.mesh.block_width
-        if not arrival.over:
-            ramps.serve(block, arrival, positions[low + cores])
-            _wait(block, arrival, positions[low + cores] & (arrival.landing.time > lane.time.get()))
-            if block.clock.messages is not None:
-                block.clock.messages.wait(arrival.number, lane, positions[low + cores])
-            if block.clock.seen is not None:
-                block.clock.seen(f"waits for {lane.schedule.note}", arrival.sent, landed=_landed(block, lane))
-
-
 def transfer(
     block: Cores, channel: Channel, tiles: np.ndarray, out: np.ndarray | None = None, **options: Any
 ) -> np.ndarray:
     """Send and receive at once; the options are those of `send`."""
     flight = send(block, channel, tiles, out, **options, at_once=True)
     if flight.arrivals or block.clock.heads:
-        receive(block, flight)
+        receiving.receive(block, flight)
     return flight.tiles
 
 
@@ -408,7 +223,7 @@ def transfer_again(
     out = tiles if out is None else out
     arrivals = _start(block, channel, prepared, tiles, out, combine, True)
     if arrivals or block.clock.heads:
-        receive(block, Flight(out, arrivals))
+        receiving.receive(block, Flight(out, arrivals))
 
 
 def forget(block: Cores, channel: Channel) -> None:

@@ -103,7 +103,7 @@ class Lane:
     groups: dict[Any, Any] = field(default_factory=dict)  # with which lanes it delivers together: see together.py
     glides: list[Glide | None] = field(default_factory=list)  # one a use, up to the last: see `glide_for`
     strides: list[Any] = field(default_factory=list)  # the same for the compiled core: see strides.py
-    landed: list[np.ndarray] = field(default_factory=list)  # one, of a run that is looked at: fabric.py
+    landed: list[np.ndarray] = field(default_factory=list)  # one, of a run that is looked at: receiving.py
     sends: dict[Any, Any] = field(default_factory=dict)  # rows of whole transfers: see sends.py
 
 

@@ -4,9 +4,11 @@ A line is one row or one column of N cores, 0 to N-1. A route starts at one core
 or more others. How the routes become colours and table entries is the business of `tables`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
 from itertools import pairwise
+from operator import index
+from typing import Any
 
 import numpy as np
 
@@ -42,33 +44,47 @@ class Route:
         return at, enters.astype(np.uint8), leaves.astype(np.uint8)
 
 
-@dataclass(frozen=True)
-class Path:
-    """A static route with turns: (x, y) of every core on the way, delivered at the last."""
-
-    cores: tuple[tuple[int, int], ...]
-
-    def entries(self, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """As Route.entries; a position is y * width + x. UsageError where two cores of the path do not touch."""
-        ports = []
-        for (x, y), (nx, ny) in pairwise(self.cores):
-            if (nx - x, ny - y) not in STEP:
-                raise UsageError(f"a path goes from core ({x}, {y}) to ({nx}, {ny}), which is not its neighbour")
-            ports.append(STEP.index((nx - x, ny - y)))
-        if not ports or len(set(self.cores)) != len(self.cores):
-            raise UsageError(f"a path needs two or more cores, each once; got {self.cores}")
-        enters = [RAMP, *(OPPOSITE[port] for port in ports)]
-        leaves = [*ports, RAMP]
-        at = np.array([y * width + x for x, y in self.cores], np.int32)
-        return at, _masks(enters), _masks(leaves)
+Path = tuple[tuple[int, int], ...]  # a static route with turns: (x, y) of every core on the way; delivered at the last
 
 
-def check_routes(mesh: Mesh, axis: str, routes: Sequence[Route], lines: np.ndarray | None) -> None:
-    """UsageError where routes do not lie on lines of the axis, or `lines` is not a choice of those."""
+def path_entries(path: Path, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As Route.entries; a position is y * width + x. UsageError where two cores of the path do not touch."""
+    ports = []
+    for (x, y), (nx, ny) in pairwise(path):
+        if (nx - x, ny - y) not in STEP:
+            raise UsageError(f"a path goes from core ({x}, {y}) to ({nx}, {ny}), which is not its neighbour")
+        ports.append(STEP.index((nx - x, ny - y)))
+    if not ports or len(set(path)) != len(path):
+        raise UsageError(f"a path needs two or more cores, each once; got {path}")
+    enters = [RAMP, *(OPPOSITE[port] for port in ports)]
+    leaves = [*ports, RAMP]
+    at = np.array([y * width + x for x, y in path], np.int32)
+    return at, _masks(enters), _masks(leaves)
+
+
+LinePattern = Callable[..., Sequence[Route]]  # of the length of a line, and of what else it takes
+
+
+def along_lines(
+    mesh: Mesh, axis: str, routes: Sequence[Any] | LinePattern, more: Sequence[Any], lines: np.ndarray | None
+) -> list[Route]:
+    """Routes on lines of the axis, a pattern's made for their length, with `more`.
+
+    UsageError where they do not lie there, or `lines` is not a choice of lines.
+    """
     if axis not in ("x", "y"):
         raise UsageError(f"routes along axis {axis!r}: lines of the mesh are rows, axis 'x', and columns, axis 'y'")
     n, across = mesh.length(axis), mesh.length("y" if axis == "x" else "x")
-    for route in routes:
+    if callable(routes):
+        routes = routes(n, *more)
+    elif more:
+        raise UsageError(
+            "only a pattern, a function of a line's length, takes more than routes; `lines=` chooses lines"
+        )
+    on_lines = [route for route in routes if isinstance(route, Route)]
+    if len(on_lines) < len(routes):
+        raise UsageError(f"a line along {axis} has routes of Route; for a path, which may turn, the axis is None")
+    for route in on_lines:
         if not route.stops or route.low < 0 or route.high >= n:
             raise UsageError(
                 f"a route from core {route.source} to {list(route.stops)} of a line along {axis}, which has cores 0 to"
@@ -78,14 +94,27 @@ def check_routes(mesh: Mesh, axis: str, routes: Sequence[Route], lines: np.ndarr
         raise UsageError(
             f"lines along {axis} are chosen by {across} bools, one a line, not by {lines.dtype} {list(lines.shape)}"
         )
+    return on_lines
 
 
-def check_paths(mesh: Mesh, paths: Sequence[Path]) -> None:
-    """UsageError where a path leaves the mesh."""
+def over_mesh(
+    mesh: Mesh, routes: Iterable[Any] | LinePattern, more: Sequence[Any], lines: np.ndarray | None
+) -> list[Path]:
+    """Paths over the mesh. UsageError where one leaves it, and for what lies on lines."""
+    wrong = UsageError(
+        "routes along axis None are paths, each the (x, y) of all cores on its way: rows are axis 'x', columns 'y'"
+    )
+    if callable(routes) or more or lines is not None:
+        raise wrong
+    try:
+        paths = [tuple((index(x), index(y)) for x, y in path) for path in routes]
+    except (TypeError, ValueError):
+        raise wrong from None
     for path in paths:
-        for x, y in path.cores:
+        for x, y in path:
             if not (0 <= x < mesh.width and 0 <= y < mesh.height):
                 raise UsageError(f"a path goes over core ({x}, {y}), outside the mesh of {mesh.width} x {mesh.height}")
+    return paths
 
 
 def _masks(ports: Iterable[int]) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Rows for the compiled core (sums.c): what transfers do at a core alone on its rank, step by step, messages included.
 
-Each row is a step of fabric.py, replay.py, order.py or software.py, in their order, with the addresses of all that it
-reads and writes.
+Each row is a step of fabric.py, replay.py, order.py, receiving.py or software.py, in their order, with the addresses of
+all that it reads and writes.
 """
 
 from collections.abc import Iterable

@@ -56,7 +56,7 @@ def _rows(block: Cores, lane: Lane, passage: Passage, tile: int, at_once: bool) 
 def send(
     block: Cores, lane: Lane, rows: Rows, passage: Passage, tiles: np.ndarray, out: np.ndarray, at_once: bool
 ) -> Arrival | None:  # fmt: skip
-    """As replay.replay, fabric._deliver, and waiting for what is sent."""
+    """As replay.replay, delivery.deliver, and waiting for what is sent."""
     line, address = line_of(block), block.core.address
     assert line is not None
     landing = lane.spare.pop() if lane.spare else new_landing(block, lane)

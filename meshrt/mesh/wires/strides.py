@@ -1,6 +1,6 @@
 """A lane for the compiled core: all that its packets do between messages, as tables of steps (steps.py).
 
-The steps are those of replay.py and fabric.py, in the same order. Made at a lane's first use.
+The steps are those of replay.py and receiving.py, in the same order. Made at a lane's first use.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 /* All transfers of a sum along lines (sums.py), or one by itself (sends.py), at a rank of one core, with its messages.
 
-   What is done is what fabric.py, replay.py, order.py and host.py's `waiter` do for one transfer after the other, with
-   the same bits: a table (rows.py) has a row for each of their steps. Python goes on where a message is not there yet, and where
-   tiles are combined by a function of its own. MPI is the library that mpi4py has loaded: its functions come as
+   What is done is what fabric.py, replay.py, order.py, receiving.py and host.py's `waiter` do for one transfer after the
+   other, with the same bits: a table (rows.py) has a row for each of their steps. Python goes on where a message is not there
+   yet, and where tiles are combined by a function of its own. MPI is the library that mpi4py has loaded: its functions come as
    addresses, and handles as numbers, which both MPICH's integers and Open MPI's pointers are, passed as such. */
 
 #include "../stable.h"
@@ -73,7 +73,7 @@ static int has_come(Line *line, const Row *row)
     return 0;
 }
 
-/* fabric._deliver with np.add, in place. */
+/* delivery.deliver with np.add, in place. */
 static void add_tile(const Row *row, char *to)
 {
     if (row->tag == 4)

@@ -53,6 +53,6 @@ def add_up(
 
 
 def _combine(combine: Any, partial: np.ndarray, view: View, to: Index, tiles: np.ndarray, source: Index) -> None:
-    """fabric._deliver, by a function that the compiled core does not have."""
+    """delivery.deliver, by a function that the compiled core does not have."""
     target = view.of(partial)
     target[:, to] = combine(target[:, to], tiles[:, source])

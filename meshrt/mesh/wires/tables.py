@@ -11,7 +11,7 @@ from meshrt.errors import LimitError, RouteError, UsageError
 from meshrt.mesh.device import COLOURS, Device
 from meshrt.mesh.mesh import Mesh
 from meshrt.mesh.wires.masks import Masks, grown, new_masks, set_entries
-from meshrt.mesh.wires.routes import Path, Route, check_paths, check_routes
+from meshrt.mesh.wires.routes import LinePattern, Route, along_lines, over_mesh, path_entries
 from meshrt.records import dataclass
 
 AT_ONCE = 64 * 1024  # entries that are written together: their positions take twenty times their memory
@@ -76,30 +76,30 @@ class HasTables(Protocol):
 
 @contextmanager
 def installed(
-    block: HasTables | Tables, axis: str, routes: Sequence[Route], lines: np.ndarray | None = None
+    block: HasTables | Tables,
+    axis: str | None,
+    routes: Sequence[Route] | Sequence[Sequence[tuple[int, int]]] | LinePattern,
+    *more: Any,
+    lines: np.ndarray | None = None,
 ) -> Iterator[Channel]:
-    """Routes along every line of the axis, in the tables of the block until `with` is left.
+    """Routes along every line of the axis, or those in `lines` (bool), in the block's tables until `with` is left.
 
-    Routes of the pattern that share no router share a colour. LimitError where a table would be over its limit,
-    UsageError for what is no line of the mesh, or lies beside it.
+    `routes` is a pattern, with what it takes besides a line's length: `installed(block, "x", chain, -1)`; or `Route`s;
+    or, with no axis, paths over the mesh, which may turn: each is the (x, y) of all cores on its way.
+
+    Routes that share no router share a colour. LimitError where a table would be over its limit, UsageError for what is
+    no line of the mesh, or lies beside it.
     """
     tables = block if isinstance(block, Tables) else block.tables
-    check_routes(tables.mesh, axis, routes, lines)
-    parts = [route.entries(axis) for route in routes]
-    with _install(tables, axis, [route.source for route in routes], parts, lines) as channel:
-        yield channel
-
-
-@contextmanager
-def installed_paths(block: HasTables | Tables, paths: Sequence[Path]) -> Iterator[Channel]:
-    """Static routes with turns, in the tables of the block until `with` is left. LimitError, UsageError as above."""
-    tables = block if isinstance(block, Tables) else block.tables
-    width = tables.mesh.width
-    check_paths(tables.mesh, paths)
-    parts = [path.entries(width) for path in paths]
-    with _install(
-        tables, None, [y * width + x for (x, y), *_ in (path.cores for path in paths)], parts, None
-    ) as channel:
+    mesh = tables.mesh
+    if axis is None:
+        paths = over_mesh(mesh, routes, more, lines)
+        sources = [y * mesh.width + x for (x, y), *_ in paths]
+        parts = [path_entries(path, mesh.width) for path in paths]
+    else:
+        on_lines = along_lines(mesh, axis, routes, more, lines)
+        sources, parts = [route.source for route in on_lines], [route.entries(axis) for route in on_lines]
+    with _install(tables, axis, sources, parts, lines) as channel:
         yield channel
 
 

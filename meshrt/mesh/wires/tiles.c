@@ -1,4 +1,4 @@
-/* Tiles that arrive are put where they belong (fabric._deliver), those of some lines of cores at a time.
+/* Tiles that arrive are put where they belong (delivery.deliver), those of some lines of cores at a time.
 
    NumPy calls memcpy for each tile; of 3 x 3 numbers that takes three times as long as what is done here. Where tiles
    change their places in one array, each is copied once, in an order that is given (inplace.py). */

@@ -22,6 +22,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.trees import streams
 from meshrt.mesh.exchange.exchange import Crossbar
 from meshrt.mesh.wires import fabric, software
+from meshrt.mesh.wires.receiving import Flight, receive
 from meshrt.mesh.wires.tables import Channel
 from meshrt.programs.mesh.baselines import t10
 from meshrt.programs.mesh.baselines.groups import Groups, whole_line
@@ -41,7 +42,7 @@ class InferredRing:
     last: int
     ahead: Channel
     carried: np.ndarray  # the first tile of a line, where it has come to
-    others: fabric.Flight
+    others: Flight
     numbers: int  # of a tile, and cycles to take them in
 
 
@@ -49,17 +50,17 @@ def shift(block: Block, bar: Crossbar, groups: Groups, moving: list[tuple[str, n
     """Every tile goes to the place before its own on its ring, the first to the last; all rings at once, in place."""
     block.meet()
     rings = [_start(block, bar, groups, axis, tiles) for axis, tiles in moving]
-    flights: dict[int, fabric.Flight] = {}
+    flights: dict[int, Flight] = {}
     for _, lands, number, place in _moments(block, rings):
         ring = rings[number]
         if lands:
-            fabric.receive(block, flights[number])
+            receive(block, flights[number])
             _relay(block, ring, place + 1)
         else:
             marks = ring.places == place
             flights[number] = fabric.send(block, ring.ahead, ring.carried, ring.carried, positions=marks)
     for ring in rings:
-        arrived = fabric.receive(block, ring.others)
+        arrived = receive(block, ring.others)
         ring.tiles[:, :, :-1] = ring.tiles[:, :, 1:]
         last = t10.here(block, str(ring.ahead.axis), ring.places == ring.last, arrived)
         ring.tiles[:, :, -1] = np.where(last, ring.carried, arrived)

@@ -16,7 +16,7 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import broadcast
 from meshrt.mesh.collectives.broadcast import Broadcast, Spread
 from meshrt.mesh.repeat import drifting
-from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires.receiving import receive
 from meshrt.programs.mesh.meshgemm import begin_product, zeros
 
 SETTLED = 8  # steps after which a chain, whose steps are all alike, goes on as it will
@@ -89,6 +89,6 @@ def allgather_gemm(block: Block, along_x: Spread, along_y: Spread, a: np.ndarray
         broadcast.start_allgather(block, along_y, b, column.transpose(0, 1, 3, 4, 2, 5, 6)),
     ]
     for flight in flights:
-        fabric.receive(block, flight)
+        receive(block, flight)
     lead = block.lead
     return block.matmul(row.reshape(*lead, rows, 1, mt, -1), column.reshape(*lead, 1, columns, -1, nt))
