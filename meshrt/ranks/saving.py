@@ -22,8 +22,10 @@ def prepare(control: Control, option: str, folder: str) -> None:
         try:
             Path(folder).mkdir(exist_ok=True)
             problem = None if folder else f"{option} '' names no folder"
-        except (OSError, ValueError) as error:  # ValueError: a zero byte in its name
-            problem = f"{option} {folder} cannot be made a folder: {getattr(error, 'strerror', None) or error}"
+        except OSError as error:
+            problem = f"{option} {folder} cannot be made a folder: {error.strerror}"
+        except ValueError:  # each Python has its own words
+            problem = f"{option} {folder!r} is no name of a folder: a zero byte, or half of a character, is in it"
     agree(control, problem)
     if not os.access(folder, os.W_OK | os.X_OK):
         problem = (

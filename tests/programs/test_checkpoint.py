@@ -179,7 +179,7 @@ def test_a_state_is_never_lost_to_another_run(
         ({"every": 0}, "--every is 0; it starts at 1"),
         ({"every": 5}, "--every is 5 and no state is kept: name a folder for it with --checkpoint"),
         ({"checkpoint": ""}, "--checkpoint '' names no folder"),
-        ({"checkpoint": "a\0b"}, "--checkpoint .* cannot be made a folder: embedded null byte"),
+        ({"checkpoint": "a\0b"}, r"--checkpoint 'a\\x00b' is no name of a folder: a zero byte, or half of a char"),
         (
             {"checkpoint": "{}/no/folder"},
             "--checkpoint .*/no/folder cannot be made a folder: No such file or directory",
