@@ -142,6 +142,19 @@ def test_vectors_are_multiplied_in_one_order(
             np.testing.assert_array_equal(sums, right)
 
 
+@given(
+    st.sampled_from([1, 1, 2, 3, 6, 16]), st.integers(1, 140), st.integers(1, 140), ANY_KIND, st.booleans(),
+    st.booleans(), st.integers(0, 2**32 - 1),
+)  # fmt: skip
+def test_any_product_is_as_without_the_core(
+    m: int, k: int, n: int, kind: type, a_turned: bool, b_turned: bool, seed: int
+) -> None:
+    """Most orders that are not BLAS's differ in some of the last bits, so each example tells."""
+    rng = np.random.default_rng(seed)
+    a, b = tiles(rng, (3, 5, m, k), np.float32, a_turned), tiles(rng, (3, 5, k, n), kind, b_turned)
+    assert products.product(core.built, a, b).tobytes() == products.product(None, a, b).tobytes()
+
+
 @given(st.integers(2, 400), st.integers(1, 90), st.booleans())
 def test_an_order_is_tried_on_numbers_at_each_step(k: int, n: int, turned: bool) -> None:
     """Where one step is zero in all tiles, orders that differ in it alone look the same."""
