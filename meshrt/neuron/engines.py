@@ -16,7 +16,7 @@ from meshrt.neuron.dtypes import rounded
 from meshrt.neuron.memory import Hbm, Psum, Sbuf
 from meshrt.neuron.regions import PartTimes
 from meshrt.neuron.store import Store, StoreView, check_start
-from meshrt.neuron.timeline import ComputeEngine, DmaRings
+from meshrt.neuron.timeline import ComputeEngine, DmaRings, ReorderedEngine
 from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
 
@@ -52,20 +52,22 @@ AnyPending = TypeVar("AnyPending", bound=PendingInstruction)
 class Core(ABC):
     """Core number `index` of a run, as instructions know it; NeuronCore (core.py) has instructions for arithmetic.
 
-    With `payload` False tiles are shapes only; counts and times are the same.
+    With `payload` False tiles are shapes only; counts and times are the same. `reorder`: compute engines take their
+    instructions in the order that suits them, not the program's (timeline.py).
     """
 
-    def __init__(self, device: NeuronDevice, index: int = 0, payload: bool = True) -> None:
+    def __init__(self, device: NeuronDevice, index: int = 0, payload: bool = True, reorder: bool = False) -> None:
         self.device = device
         self.index = index
         self.payload = payload
         self.hbm = Hbm(self, device.hbm_bytes)
         self.sbuf = Sbuf(self, device.sbuf_partition_bytes)
         self.psum = Psum(self, device.psum_banks, device.psum_bank_bytes)
-        self.tensor = ComputeEngine("tensor", device.tensor_hz)
-        self.vector = ComputeEngine("vector", device.vector_hz)
-        self.scalar = ComputeEngine("scalar", device.scalar_hz)
-        self.gpsimd = ComputeEngine("gpsimd", device.gpsimd_hz)
+        new_engine = ReorderedEngine if reorder else ComputeEngine
+        self.tensor = new_engine("tensor", device.tensor_hz)
+        self.vector = new_engine("vector", device.vector_hz)
+        self.scalar = new_engine("scalar", device.scalar_hz)
+        self.gpsimd = new_engine("gpsimd", device.gpsimd_hz)
         self.dma = DmaRings(
             device.dma_engines,
             device.partitions,
@@ -108,7 +110,7 @@ class Core(ABC):
         for tile in reads:
             if tile.parent is not None:
                 check_start(name, tile)
-        start = self.touch(reads, write, engine.now)
+        start = self.touch(reads, write, engine.earliest())
         nbytes = write.data.size * write.store.itemsize
         for tile in reads:
             nbytes += tile.data.size * tile.store.itemsize
@@ -243,7 +245,7 @@ class Core(ABC):
         self.settle()
         now = self.now if when is None else max(when, self.now)
         for engine in self.engines:
-            engine.now = now
+            engine.begin(now)
         self.dma.gaps.clear()
         self.dma.end = max(self.dma.end, now)
         self.dma.since = now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -48,9 +49,13 @@ def key_of(size: tuple[int, ...], spots: Any) -> tuple[slice, ...]:
 
 
 @settings(max_examples=examples(80))
-@given(st.lists(instruction, max_size=60), st.sampled_from([F32, BF16]))
-def test_every_instruction_waits_for_the_bytes_that_it_touches_and_no_others(run: Any, dtype: Any) -> None:
-    core = WatchedCore(slow_core(dma_start_seconds=4.0).device)
+@given(st.lists(instruction, max_size=60), st.sampled_from([F32, BF16]), st.booleans())
+def test_every_instruction_waits_for_the_bytes_that_it_touches_and_no_others(
+    run: Any, dtype: Any, reorder: bool
+) -> None:
+    """Also if engines take them in another order, and never two at once."""
+    core = WatchedCore(slow_core(dma_start_seconds=4.0).device, reorder=reorder)
+    core.trace = []
     stores = [nl.ndarray(SHAPE, dtype, buffer=core.sbuf) for _ in range(2)]
     far = core.tensor_of(np.ones(SHAPE), dtype)
     for tile in stores:
@@ -66,6 +71,11 @@ def test_every_instruction_waits_for_the_bytes_that_it_touches_and_no_others(run
         else:
             target[...] = nisa.tensor_copy(source, engine=getattr(core, name))
     assert core.seen == len(run) + 2
+    for engine in core.engines:
+        ran = [(event.begin, event.end) for event in core.trace if event.track == engine.name]
+        assert reorder or ran == sorted(ran)
+        assert all(one_ran[1] <= next_ran[0] for one_ran, next_ran in pairwise(sorted(ran)))
+        assert engine.busy == sum(end - begin for begin, end in ran) and engine.now == max((0.0, *(r[1] for r in ran)))
 
 
 def test_every_instruction_of_our_kernels_does() -> None:

@@ -65,6 +65,34 @@ def test_loads_into_parts_of_a_block_overlap(zeros: bool) -> None:
 
 
 @nki.jit
+def added_blocks(x):  # blocks that are set to zero, loaded and added up: zeros need not wait for the sums before them
+    out = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.shared_hbm)
+    total = nl.zeros((nl.par_dim(128), 512), dtype=x.dtype, buffer=nl.sbuf)
+    for at in nl.sequential_range(x.shape[0] // 128):
+        block = nl.zeros((nl.par_dim(128), 512), dtype=x.dtype, buffer=nl.sbuf)
+        block[...] = nl.load(x[at * 128 : (at + 1) * 128, :])
+        total[...] = nl.add(total, block)
+    nl.store(out, value=total)
+    return out
+
+
+def test_zeros_go_before_sums_if_the_order_may_change() -> None:
+    """In the kernel's order each block waits for zeros behind the sum before it. Else loads follow one another."""
+    x, start = np.arange(8 * 128 * 512).reshape(1024, 512).astype(BF16), TRN1.dma_start_seconds
+    results = [nki.simulate(added_blocks, show=False, reorder=reorder)(x) for reorder in (False, True)]
+    assert (results[0] == results[1]).all()
+    t, add = 8 * (1024 / TRN1.dma_bytes_per_second + TRN1.dma_descriptor_seconds), 512 / TRN1.vector_hz
+    ends = start + t
+    times = []
+    for reorder in (False, True):
+        nki.simulate(added_blocks, show=False, reorder=reorder)(x)
+        times.append(added_blocks.report["critical_path"]["seconds"])
+    zeros = add / 2
+    assert times[0] == pytest.approx(zeros + 8 * (zeros + start + t + add) + ends)
+    assert times[1] == pytest.approx(2 * zeros + start + 8 * t + add + ends)
+
+
+@nki.jit
 def many_ways(a, b):  # masks, strides, several axes, other dtypes, patterns, sums, tiles that are used again
     out = nl.ndarray((128, 96), dtype=nl.float32, buffer=nl.shared_hbm)
     p, f = nl.mgrid[0:128, 0:96]
