@@ -416,7 +416,6 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("        self.queues[queue] = start\n", "        self.queues[queue] = 0.0\n", NEURON),
         ("min(self.engines, -(-rows * self.engines // self.partitions))", "self.engines", NEURON),
         ("        gaps.append((end, start))\n", "        pass\n", NEURON),
-        ("        self.now = self.since = now\n", "        self.now = now\n", TOUCHED),
         ("        self.now = max(self.now, start + seconds)\n", "        self.now = start + seconds\n", TOUCHED),
     ],
     "meshrt/neuron/cores.py": [

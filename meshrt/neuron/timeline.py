@@ -70,7 +70,7 @@ class ReorderedEngine(ComputeEngine):
     def run(self, earliest: float, cycles: float) -> float:
         """See ComputeEngine."""
         seconds = cycles / self.hz
-        start = book(self.gaps, self.now, max(earliest, self.since), seconds)
+        start = book(self.gaps, self.now, earliest, seconds)
         self.now = max(self.now, start + seconds)
         self.busy += seconds
         self.instructions += 1

@@ -122,6 +122,9 @@ def test_a_part_that_is_there_is_read_while_the_rest_is_loaded() -> None:
     assert core.gpsimd.now == 46 + 2
     nisa.memset(y, 1.0)
     assert (core.vector.now, y.store.ready, x.store.idle) == (46 + 8, 54, 46)
+    nisa.tensor_copy(x, engine=core.scalar).settle()  # all of it: 48..56
+    nisa.memset(x[:, 6:8], 1.0)
+    assert (core.scalar.now, core.vector.now) == (56, 56 + 2)
 
 
 def test_a_store_that_moves_goes_as_one() -> None:
