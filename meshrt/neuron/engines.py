@@ -60,6 +60,7 @@ class Core(ABC):
         self.device = device
         self.index = index
         self.payload = payload
+        self.reorder = reorder
         self.hbm = Hbm(self, device.hbm_bytes)
         self.sbuf = Sbuf(self, device.sbuf_partition_bytes)
         self.psum = Psum(self, device.psum_banks, device.psum_bank_bytes)
@@ -110,7 +111,7 @@ class Core(ABC):
         for tile in reads:
             if tile.parent is not None:
                 check_start(name, tile)
-        start = self.touch(reads, write, engine.earliest())
+        start = self.touch(reads, write, engine.earliest() if self.reorder else engine.now)
         nbytes = write.data.size * write.store.itemsize
         for tile in reads:
             nbytes += tile.data.size * tile.store.itemsize

@@ -108,12 +108,11 @@ class TimeGrid:
         """The last second of any cell that the box has a byte of."""
         top, end, left, right = box
         rows, columns = self.rows, self.columns
-        return float(
-            self.times[
-                bisect_right(rows, top) - 1 : bisect_left(rows, end),
-                bisect_right(columns, left) - 1 : bisect_left(columns, right),
-            ].max()
-        )
+        high, low = bisect_right(rows, top) - 1, bisect_left(rows, end)
+        first, last = bisect_right(columns, left) - 1, bisect_left(columns, right)
+        if low - high == last - first == 1:
+            return float(self.times[high, first])
+        return float(self.times[high:low, first:last].max())
 
     def note(self, box: Box, when: float) -> None:
         """Nothing of the box is before `when`."""
