@@ -86,6 +86,7 @@ CROSSBAR, ROUNDS = "test_crossbar.py test_itinerary.py", "test_itinerary.py"
 STRIPS, BANDS = "test_strips.py", "test_bands.py"
 ROWS = "test_sums.py test_sends.py"
 NEURON = "test_neuron_memory.py test_neuron_timeline.py test_neuron_runtime.py test_neuron_tiles.py"
+TOUCHED = "test_neuron_regions.py test_nki_regions.py"
 HBM_TO_HBM = "test_neuron_llama.py::test_a_sum_over_the_cores_goes_from_hbm_to_hbm"
 GPU = "test_gpu.py test_group.py"
 ARM = "test_arm_split.py test_arm_kernels.py test_arm_linear.py"
@@ -373,15 +374,32 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("tile.shape[0] * hbm.dtype.itemsize", "tile.shape[0] * tile.dtype.itemsize", NEURON),
         ('self.counts["hbm_written" if way == "save" else "hbm_read"] += nbytes', "pass", NEURON),
         ("        target.saved = False\n", "", NEURON),
-        ("            start = target.idle\n", "            pass\n", NEURON),
-        ("if target.ready > start and write.rewrites():", "if target.ready > start:", NEURON),
+        ("            start = max(start, target.idle_by(write))\n", "            pass\n", NEURON),
+        ("if target.ready > start and write.rewrites():", "if target.ready > start:", TOUCHED),
+        ("                parts.base = end\n", "                pass\n", TOUCHED),
+        ("            target.part_writes.note(end, write.extent())\n", "            pass\n", TOUCHED),
         ("cycles if cycles > least else least", "cycles", NEURON),
         ("row_bytes * slower)", "row_bytes)", NEURON),
     ],
     "meshrt/neuron/store.py": [
         ("        self.peak = self.live\n", "        self.peak = 0\n", NEURON),
+        ("return self.idle if parts is None or", "return self.idle if parts is None and", TOUCHED),
+    ],
+    "meshrt/neuron/regions.py": [
+        ("np.maximum(cells, when, out=cells)", "cells[...] = when", TOUCHED),
+        ("bisect_right(rows, top) - 1", "bisect_left(rows, top)", TOUCHED),
+        ("return at if up else at - 1", "return at", TOUCHED),
+        ("if stride < 0)", "if stride > 0)", TOUCHED),
+        ("column + reach > row_bytes", "column + reach >= row_bytes", TOUCHED),
+        ("        return max(self.base, max(", "        return max(0.0, max(", TOUCHED),
+        ("for start in starts for turn in range(size)]", "for start in starts for turn in range(1)]", TOUCHED),
+        ("np.where(times > since, times, 0.0)", "times", TOUCHED),
+    ],
+    "meshrt/nki/patternview.py": [
+        ("int(columns.max()) + width", "int(columns.max()) + 1", TOUCHED),
     ],
     "meshrt/neuron/memory.py": [
+        ("        victim.as_one()\n", "", TOUCHED),
         ("if victim.dirty:", "if True:", NEURON),
         ("min(victims, key=", "max(victims, key=", NEURON),
         ("store.idle = heapq.heappop(self.idle)", "heapq.heappop(self.idle)", NEURON),
@@ -399,7 +417,8 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
     "meshrt/neuron/timeline.py": [
         ("        self.queues[queue] = start\n", "        self.queues[queue] = 0.0\n", NEURON),
         ("min(self.engines, -(-rows * self.engines // self.partitions))", "self.engines", NEURON),
-        ("            self.gaps.append((self.end, start))\n", "", NEURON),
+        ("        gaps.append((end, start))\n", "        pass\n", NEURON),
+        ("        self.now = max(self.now, start + seconds)\n", "        self.now = start + seconds\n", TOUCHED),
     ],
     "meshrt/neuron/cores.py": [
         ("+= touched.read", "+= touched.written", HBM_TO_HBM),
@@ -479,6 +498,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("psum.idle[:] = [float(since) for since in banks]", "pass", RESUME),
         ("        _restore_store(tile.store, facts[\"tiles\"][name])\n", "", RESUME),
         ("        tile.note_written()\n", "", RESUME),
+        ("(_part_times_of(store, times) for times in parts)", "(None for times in parts)", "test_neuron_state.py"),
     ],
     "meshrt/gpu/memory.py": [
         ("if self.used + nbytes > self.limit:", "if self.used + nbytes >= self.limit:", GPU),

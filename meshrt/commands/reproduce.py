@@ -94,6 +94,9 @@ def reproduce_waferllm(
 @click.option(
     "--kernels", metavar="DIR", help="A checkout of the paper's own kernels: run beside ours in Tables 1, 3, 4 and 7."
 )
+@click.option(
+    "--reorder", is_flag=True, help="Let engines take those kernels' instructions in the order that suits them."
+)
 @cache
 @click.option("--csv", "csv_folder", metavar="FOLDER", help="Write tables.csv, shares.csv and figure6.csv.")
 @click.option("--png", "png_folder", metavar="FOLDER", help="Draw figure6.png; needs matplotlib.")
@@ -111,22 +114,27 @@ def neuronmm(tables: tuple[str, ...], **options: Any) -> None:
 
 
 def reproduce_neuronmm(
-    comm: Intracomm, tables: tuple[str, ...], *, device: str, kernels: str | None, cache: str | None,
+    comm: Intracomm, tables: tuple[str, ...], *, device: str, kernels: str | None, reorder: bool, cache: str | None,
     csv_folder: str | None, png_folder: str | None, form: str, json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part of a reproduction."""
     from pathlib import Path
 
+    from meshrt.errors import UsageError
     from meshrt.studies.files import check_outputs
     from meshrt.studies.neuronmm import reproduce as study
     from meshrt.studies.neuronmm.printed import print_part, said, summary
 
+    if reorder and kernels is None:
+        raise UsageError(
+            "--reorder is of the paper's own kernels: name a checkout of them by --kernels, or leave it out"
+        )
     names = _chosen("table or figure", tables, study.NAMES) if tables else study.OF_THE_PAPER
     check_outputs(csv_folder, png_folder)
     console = shared.start(comm, json_path, quiet, form=form)
     machine, folder = find_neuron_device(device), None if kernels is None else Path(kernels)
     show = print_part if console.loud and form == "table" else None
-    document = study.reproduce(comm, console, names, machine, study.open_runs(cache), folder, show)
+    document = study.reproduce(comm, console, names, machine, study.open_runs(cache), folder, show, reorder)
     if comm.rank == 0:
         written = study.write_files(document, csv_folder, png_folder)
         _deliver(document, written, (summary if form == "table" else said)(document), form, json_path, quiet)

@@ -14,8 +14,9 @@ from meshrt.errors import UsageError
 from meshrt.neuron.device import NeuronDevice
 from meshrt.neuron.dtypes import rounded
 from meshrt.neuron.memory import Hbm, Psum, Sbuf
+from meshrt.neuron.regions import PartTimes
 from meshrt.neuron.store import Store, StoreView, check_start
-from meshrt.neuron.timeline import ComputeEngine, DmaRings
+from meshrt.neuron.timeline import ComputeEngine, DmaRings, ReorderedEngine
 from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
 
@@ -51,20 +52,23 @@ AnyPending = TypeVar("AnyPending", bound=PendingInstruction)
 class Core(ABC):
     """Core number `index` of a run, as instructions know it; NeuronCore (core.py) has instructions for arithmetic.
 
-    With `payload` False tiles are shapes only; counts and times are the same.
+    With `payload` False tiles are shapes only; counts and times are the same. `reorder`: compute engines take their
+    instructions in the order that suits them, not the program's (timeline.py).
     """
 
-    def __init__(self, device: NeuronDevice, index: int = 0, payload: bool = True) -> None:
+    def __init__(self, device: NeuronDevice, index: int = 0, payload: bool = True, reorder: bool = False) -> None:
         self.device = device
         self.index = index
         self.payload = payload
+        self.reorder = reorder
         self.hbm = Hbm(self, device.hbm_bytes)
         self.sbuf = Sbuf(self, device.sbuf_partition_bytes)
         self.psum = Psum(self, device.psum_banks, device.psum_bank_bytes)
-        self.tensor = ComputeEngine("tensor", device.tensor_hz)
-        self.vector = ComputeEngine("vector", device.vector_hz)
-        self.scalar = ComputeEngine("scalar", device.scalar_hz)
-        self.gpsimd = ComputeEngine("gpsimd", device.gpsimd_hz)
+        new_engine = ReorderedEngine if reorder else ComputeEngine
+        self.tensor = new_engine("tensor", device.tensor_hz)
+        self.vector = new_engine("vector", device.vector_hz)
+        self.scalar = new_engine("scalar", device.scalar_hz)
+        self.gpsimd = new_engine("gpsimd", device.gpsimd_hz)
         self.dma = DmaRings(
             device.dma_engines,
             device.partitions,
@@ -102,10 +106,12 @@ class Core(ABC):
         self, engine: ComputeEngine, name: str, cycles: float, reads: Sequence[StoreView], write: StoreView
     ) -> None:
         """Give an instruction its place on the clock: after its engine, its operands and the readers of its result."""
-        check_start(name, write)
+        if write.parent is not None:
+            check_start(name, write)
         for tile in reads:
-            check_start(name, tile)
-        start = self.touch(reads, write)
+            if tile.parent is not None:
+                check_start(name, tile)
+        start = self.touch(reads, write, engine.earliest() if self.reorder else engine.now)
         nbytes = write.data.size * write.store.itemsize
         for tile in reads:
             nbytes += tile.data.size * tile.store.itemsize
@@ -116,10 +122,12 @@ class Core(ABC):
             self.trace.append(Event(engine.name, name, end - (engine.busy - busy), end))
         self.done(end, reads, write)
 
-    def touch(self, reads: Sequence[StoreView], write: StoreView) -> float:
-        """Operands that are all in place, and the second from which an instruction may run."""
+    def touch(self, reads: Sequence[StoreView], write: StoreView, start: float) -> float:
+        """Operands that are all in place, and the second from which an instruction may run that cannot before `start`.
+
+        It waits for the writes of all bytes that it reads or writes, and for the reads of those that it writes.
+        """
         self.ticks += 1
-        start = 0.0
         target = write.store
         target.used = self.ticks
         resident = target.resident
@@ -130,34 +138,47 @@ class Core(ABC):
             store.used = self.ticks
             resident = resident and store.resident
             if store.ready > start:
-                start = store.ready
+                start = max(start, store.written_by(tile))
         if target.core is not self or write.repeats:
             raise UsageError("a tile of another NeuronCore, or a view that repeats its elements, cannot be written")
         if not resident:
             start = max(start, self._bring_back([tile.store for tile in reads], write))
         if target.idle > start:
-            start = target.idle
-        # Parts of a store that is being filled need not wait for one another.
+            start = max(start, target.idle_by(write))
         if target.ready > start and write.rewrites():
-            start = target.ready
+            start = max(start, target.written_by(write))
         return start
 
     def _bring_back(self, stores: Sequence[Store], write: StoreView) -> float:
-        """Operands that were spilled, and the result's store: the second from which the operands can be read."""
-        target = write.store
-        for store in stores:
-            if not store.resident:
+        """Operands that were spilled, and the result's store: the second from which those operands can be read."""
+        target, spilled = write.store, [store for store in stores if not store.resident]
+        for store in spilled:
+            if not store.resident:  # it may stand there twice
                 self.sbuf.restore(store, (*stores, target), False)
         if not target.resident:
             self.sbuf.restore(target, (*stores, target), write.data.size == target.data.size)
-        return max((store.ready for store in stores), default=0.0)
+        return max((store.ready for store in spilled), default=0.0)
 
     def done(self, end: float, reads: Sequence[StoreView], write: StoreView) -> None:
         """Note that an instruction has ended."""
         for tile in reads:
-            if end > tile.store.idle:
-                tile.store.idle = end
+            store = tile.store
+            parts = store.part_reads
+            if tile.data.size != store.size:
+                if parts is None:
+                    parts = store.part_reads = PartTimes(store.shape, store.itemsize, store.idle)
+                parts.note(end, tile.extent())
+            elif parts is not None and end > parts.base:
+                parts.base = end
+            if end > store.idle:
+                store.idle = end
         target = write.store
+        if write.data.size == target.size:  # all of it was read and written before
+            target.part_reads = target.part_writes = None
+        else:
+            if target.part_writes is None:
+                target.part_writes = PartTimes(target.shape, target.itemsize, target.ready)
+            target.part_writes.note(end, write.extent())
         if end > target.ready:
             target.ready = end
         target.saved = False
@@ -169,7 +190,7 @@ class Core(ABC):
 
     def transfer(self, queue: str, source: StoreView, target: StoreView, slower: float = 1.0) -> None:
         """A DMA transfer, a "load" from HBM to SBUF or a "store" back. A cast on the way is free: HBM's bytes count."""
-        start = self.touch([source], target)
+        start = self.touch([source], target, self.dma.since)
         hbm, tile = (source, target) if queue == "load" else (target, source)
         row_bytes = tile.data.size // tile.shape[0] * hbm.dtype.itemsize
         end = self.move(queue, start, tile.shape[0], row_bytes * slower)
@@ -225,7 +246,7 @@ class Core(ABC):
         self.settle()
         now = self.now if when is None else max(when, self.now)
         for engine in self.engines:
-            engine.now = now
+            engine.begin(now)
         self.dma.gaps.clear()
         self.dma.end = max(self.dma.end, now)
         self.dma.since = now

@@ -124,6 +124,7 @@ class Sbuf(Buffer):
         if victim.dirty:
             victim.ready = self.core.spill(victim, "save", victim.ready)
             victim.saved = True
+        victim.as_one()
         victim.resident = False
         self._free(victim.row_bytes, max(victim.ready, victim.idle))
 

@@ -6,6 +6,7 @@ it can be read and written, what is spilled, and since when which room is free. 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from itertools import pairwise
 from typing import Any
 
 from meshrt.neuron.core import NeuronCore
@@ -14,6 +15,7 @@ from meshrt.neuron.dtypes import known
 from meshrt.neuron.engines import COUNTS, NeuronPhase
 from meshrt.neuron.isa import core_identity
 from meshrt.neuron.memory import Psum, Sbuf
+from meshrt.neuron.regions import PartTimes
 from meshrt.neuron.store import Store
 from meshrt.neuron.tile import Tile
 from meshrt.ranks.group import Traffic
@@ -79,13 +81,21 @@ def _core(core: NeuronCore, tiles: NamedTiles) -> dict[str, Any]:
         },
         "idle": [core.sbuf.idle, core.psum.idle],
         "phases": [asdict(phase) for phase in core.phases],
-        "identities": {dtype.name: _store(tile.store) for dtype, tile in core.identities.items()},
-        "tiles": {name: _store(tile.store) for name, tile in tiles.items()},
+        "identities": {dtype.name: _store(tile.store, dma.since) for dtype, tile in core.identities.items()},
+        "tiles": {name: _store(tile.store, dma.since) for name, tile in tiles.items()},
     }
 
 
-def _store(store: Store) -> list[Any]:
-    return [store.ready, store.idle, store.used, store.resident, store.saved]
+def _store(store: Store, since: float) -> list[Any]:
+    """Nothing begins before `since`: what was over by then is left out of the times of parts."""
+    parts = [_part_times(times, since) for times in (store.part_writes, store.part_reads)]
+    return [store.ready, store.idle, store.used, store.resident, store.saved, *parts]
+
+
+def _part_times(times: PartTimes | None, since: float) -> list[Any] | None:
+    """Cuts of rows and of bytes, and the seconds of the cells; None where all have one."""
+    grid = None if times is None else times.after(since)
+    return None if grid is None else [grid.rows, grid.columns, grid.times.tolist()]
 
 
 def _restore(core: NeuronCore, tiles: NamedTiles, facts: Mapping[str, Any]) -> None:
@@ -116,9 +126,22 @@ def _restore(core: NeuronCore, tiles: NamedTiles, facts: Mapping[str, Any]) -> N
 
 
 def _restore_store(store: Store, values: Sequence[Any]) -> None:
-    ready, idle, used, resident, saved = values
+    ready, idle, used, resident, saved, *parts = values
     store.ready, store.idle, store.used = float(ready), float(idle), int(used)
     store.resident, store.saved = bool(resident), bool(saved)
+    store.part_writes, store.part_reads = (_part_times_of(store, times) for times in parts)
+
+
+def _part_times_of(store: Store, values: Sequence[Any] | None) -> PartTimes | None:
+    """The same parts of a store that may be longer now, or shorter, behind the tile that is kept."""
+    if values is None:
+        return None
+    rows, columns, seconds = values
+    times = PartTimes(store.shape, store.itemsize, 0.0)
+    for (top, end), of_row in zip(pairwise(map(int, rows)), seconds, strict=True):
+        for (left, right), when in zip(pairwise(map(int, columns)), of_row, strict=True):
+            times.keep((top, min(end, store.shape[0]), left, min(right, store.row_bytes)), float(when))
+    return times
 
 
 def _restore_room(sbuf: Sbuf, psum: Psum, room: Sequence[Any], banks: Sequence[Any]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.neuron.device import NeuronDevice
 from meshrt.neuron.dtypes import held
+from meshrt.neuron.regions import PartTimes
 
 _ZERO = bytes(4)
 
@@ -67,7 +68,8 @@ class Store:
 
     __slots__ = (
         "__weakref__", "buffer", "core", "data", "dtype", "full", "idle", "itemsize", "mask", "nbytes", "owned",
-        "ready", "resident", "row_bytes", "saved", "shape", "used", "writes", "written",
+        "part_reads", "part_writes", "ready", "resident", "row_bytes", "saved", "shape", "size", "used", "writes",
+        "written",
     )  # fmt: skip
 
     def __init__(self, buffer: Buffer, shape: tuple[int, ...], dtype: np.dtype[Any], full: bool) -> None:
@@ -82,9 +84,12 @@ class Store:
         self.written = 0
         self.writes = 0  # instructions that wrote here
         self.row_bytes = prod(shape[1:]) * self.itemsize  # in each partition
+        self.size = prod(shape)  # elements
         self.nbytes = self.row_bytes * shape[0]
         self.ready = 0.0  # the second at which the last write ends
         self.idle = 0.0  # the second at which the last read ends, or at which the place was free
+        self.part_writes: PartTimes | None = None  # the former by region, where parts were written one by one
+        self.part_reads: PartTimes | None = None  # the latter, where they were read
         self.used = 0  # when it was used last, in instructions
         self.resident = True  # False: spilled to HBM
         self.saved = False  # HBM has a copy that is still right
@@ -99,6 +104,20 @@ class Store:
     def __del__(self) -> None:
         if self.owned:
             self.buffer.release(self)
+
+    def written_by(self, view: StoreView) -> float:
+        """The second at which the last write to any byte of a view ends."""
+        parts = self.part_writes
+        return self.ready if parts is None or view.data.size == self.size else parts.latest(view.extent())
+
+    def idle_by(self, view: StoreView) -> float:
+        """The second at which the last read of any byte of a view ends, and at which the place was free."""
+        parts = self.part_reads
+        return self.idle if parts is None or view.data.size == self.size else parts.latest(view.extent())
+
+    def as_one(self) -> None:
+        """It moves as a whole: from here on its parts wait for one another."""
+        self.part_reads = self.part_writes = None
 
     @property
     def dirty(self) -> bool:
@@ -125,6 +144,15 @@ class StoreView:
     @property
     def dtype(self) -> np.dtype[Any]:
         return self.store.dtype
+
+    def extent(self) -> Any:
+        """Which part of the store this is, without a reference to it: see regions.py."""
+        parent = self.parent
+        return self.key if parent is not None and parent.parent is None else self.keys()
+
+    def keys(self) -> list[Any]:
+        """What was indexed, one part of the other, from the whole on."""
+        return [] if self.parent is None else [*self.parent.keys(), self.key]
 
     def _mask(self) -> np.ndarray:
         """Of the elements of this view that were written; the store has a mask."""
@@ -186,6 +214,9 @@ def starts(rows: int) -> tuple[int, ...]:
 def check_start(name: str, view: StoreView) -> None:
     """UsageError for an operand that starts at a partition at which engines do not start."""
     if view.parent is None or not view.store.buffer.on_chip:
+        return
+    key = view.key
+    if view.parent.parent is None and key.__class__ is tuple and key[0].__class__ is slice and not key[0].start:
         return
     start = first_partition(view)
     if start == 0:

@@ -1,4 +1,4 @@
-"""When things happen: engines side by side, each in the order of its program, and the DMA engines beside them."""
+"""When things happen: engines side by side, each in the order of its program or not, the DMA engines beside them."""
 
 from bisect import bisect_right
 from dataclasses import field
@@ -6,7 +6,26 @@ from operator import itemgetter
 
 from meshrt.records import dataclass
 
-_GAPS = 64  # idle stretches of the DMA engines that are remembered; the oldest are given up first
+_GAPS = 64  # idle stretches that are remembered; the oldest are given up first
+
+
+def book(gaps: list[tuple[float, float]], end: float, earliest: float, seconds: float) -> float:
+    """The start of the first stretch of `seconds` from `earliest` on that is idle; it is taken.
+
+    Idle are the gaps, (begin, end) in order, and all from `end` on, the end of what was booked last or later.
+    """
+    if earliest < end:
+        for at in range(bisect_right(gaps, earliest, key=itemgetter(1)), len(gaps)):
+            begin, stop = gaps[at]
+            start = begin if begin > earliest else earliest
+            if start + seconds <= stop:
+                gaps[at : at + 1] = [gap for gap in ((begin, start), (start + seconds, stop)) if gap[0] < gap[1]]
+                return start
+    start = max(end, earliest)
+    if start > end:
+        gaps.append((end, start))
+        del gaps[:-_GAPS]
+    return start
 
 
 @dataclass(slots=True)
@@ -27,6 +46,44 @@ class ComputeEngine:
         self.busy += seconds
         self.instructions += 1
         return end
+
+    def begin(self, now: float) -> None:
+        """Nothing starts before that."""
+        self.now = now
+
+    def earliest(self) -> float:
+        """The second before which nothing starts any more."""
+        return self.now
+
+
+@dataclass(slots=True)
+class ReorderedEngine(ComputeEngine):
+    """An engine whose instructions a compiler has put in the order that suits it best, as far as it sees from here.
+
+    Each takes the first idle stretch that is long enough for it, of the last 64, once its operands are ready; so it may
+    go before others that the program has earlier, but never holds them up. `now`: idle from there on.
+    """
+
+    since: float = 0.0  # nothing starts before that
+    gaps: list[tuple[float, float]] = field(default_factory=list)  # idle before `now`, in order
+
+    def run(self, earliest: float, cycles: float) -> float:
+        """See ComputeEngine."""
+        seconds = cycles / self.hz
+        start = book(self.gaps, self.now, earliest, seconds)
+        self.now = max(self.now, start + seconds)
+        self.busy += seconds
+        self.instructions += 1
+        return start + seconds
+
+    def begin(self, now: float) -> None:
+        """See ComputeEngine."""
+        self.now = self.since = now
+        self.gaps.clear()
+
+    def earliest(self) -> float:
+        """See ComputeEngine."""
+        return self.since
 
 
 @dataclass(slots=True)
@@ -65,18 +122,6 @@ class DmaRings:
     def _book(self, earliest: float, seconds: float) -> float:
         """The first stretch of `seconds` from `earliest` on in which the engines are idle is taken."""
         self.busy += seconds
-        if earliest < self.end:
-            for at in range(bisect_right(self.gaps, earliest, key=itemgetter(1)), len(self.gaps)):
-                begin, end = self.gaps[at]
-                start = begin if begin > earliest else earliest
-                if start + seconds <= end:
-                    self.gaps[at : at + 1] = [
-                        gap for gap in ((begin, start), (start + seconds, end)) if gap[0] < gap[1]
-                    ]
-                    return start
-        start = max(self.end, earliest)
-        if start > self.end:
-            self.gaps.append((self.end, start))
-            del self.gaps[:-_GAPS]
-        self.end = start + seconds
+        start = book(self.gaps, self.end, earliest, seconds)
+        self.end = max(self.end, start + seconds)
         return start

@@ -28,13 +28,17 @@ from meshrt.records import dataclass
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """How a kernel is launched. `cores` deals a grid of one axis over so many; `trace` is a file for the timeline."""
+    """How a kernel is launched. `cores` deals a grid of one axis over so many; `trace` is a file for the timeline.
+
+    `reorder`: each engine takes its instructions in the order that suits it, not in the kernel's (neuron/timeline.py).
+    """
 
     device: str | NeuronDevice = "trn1"
     grid: tuple[Any, ...] = ()
     cores: int = 1
     show: bool = True
     trace: str | None = None
+    reorder: bool = False
 
 
 class Kernel:
@@ -67,7 +71,7 @@ class Kernel:
             device = find_neuron_device(how.device)
         except MeshrtError as error:
             raise type(error)(f"{_begin(self.function)}: {error}") from None
-        launch = Session(device, language, isa, grid, spread, payload=not structs)
+        launch = Session(device, language, isa, grid, spread, payload=not structs, reorder=how.reorder)
         if how.trace:
             for core in launch.cores:
                 core.trace = []
@@ -113,7 +117,7 @@ def simulate(kernel: Any, **options: Any) -> Callable[..., Any]:
         how = replace(jitted.how, grid=grid if isinstance(grid, tuple) else (grid,), **options)
     except TypeError:
         strange = ", ".join(key for key in options if not hasattr(jitted.how, key))
-        raise UsageError(f"simulate takes device, grid, cores, show and trace, not {strange}") from None
+        raise UsageError(f"simulate takes device, grid, cores, show, trace and reorder, not {strange}") from None
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return jitted.launch(how, args, kwargs)

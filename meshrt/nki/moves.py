@@ -110,7 +110,7 @@ def move(read: PatternView, write: PatternView, slower: float) -> None:
     if memories[0] != memories[1]:
         core.transfer("load" if memories[1] else "store", read, write, slower)
         return
-    start = core.touch([read], write)
+    start = core.touch([read], write, core.dma.since)
     nbytes = read.data.size * read.dtype.itemsize
     rows = min(read.shape[0], core.device.partitions)
     end = core.move("copy", start, rows, nbytes / rows * slower)

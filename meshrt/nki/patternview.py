@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import from_raw, to_raw
+from meshrt.neuron.regions import Box, Extent, boxes_of
 from meshrt.neuron.store import Store, StoreView
 from meshrt.nki.pattern import AccessPattern
+from meshrt.records import dataclass
+
+
+@dataclass(frozen=True, eq=False)
+class PatternExtent(Extent):
+    """Elements of `width` bytes that a pattern names: what the machine keeps of when they were used."""
+
+    pattern: AccessPattern
+    width: int
+
+    def boxes(self, shape: tuple[int, ...], itemsize: int) -> list[Box]:
+        """See regions.py. Of elements that are listed, the box around all."""
+        pattern, width, row_bytes = self.pattern, self.width, prod(shape[1:]) * itemsize
+        if pattern.elements is None:
+            strides = [stride * width for stride in pattern.strides]
+            return boxes_of(pattern.offset * width, pattern.sizes, strides, width, row_bytes)
+        if not pattern.elements.size:
+            return []
+        rows, columns = np.divmod(pattern.elements * width, row_bytes)
+        return [(int(rows.min()), int(rows.max()) + 1, int(columns.min()), int(columns.max()) + width)]
 
 
 class PatternView(StoreView):
@@ -27,6 +49,9 @@ class PatternView(StoreView):
     @property
     def dtype(self) -> np.dtype[Any]:
         return self.as_dtype
+
+    def extent(self) -> PatternExtent:
+        return PatternExtent(self.pattern, self.as_dtype.itemsize)
 
     def _flat(self, store: Store) -> np.ndarray:
         if self.as_dtype == store.dtype or not store.buffer.payload:

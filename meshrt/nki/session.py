@@ -42,6 +42,7 @@ class Session:
     grid: tuple[int, ...] = ()
     spread: tuple[int, ...] = ()
     payload: bool = True
+    reorder: bool = False  # engines take instructions in the order that suits them
     cores: list[NeuronCore] = field(init=False)
     program: tuple[int, ...] = ()
     core: NeuronCore = field(init=False)  # that the running program is on
@@ -55,7 +56,7 @@ class Session:
     banks: WeakSet[Any] = field(default_factory=WeakSet)  # homes (tensor.py) that are in PSUM
 
     def __post_init__(self) -> None:
-        self.cores = [NeuronCore(self.device, index, self.payload) for index in range(prod(self.spread))]
+        self.cores = [NeuronCore(self.device, index, self.payload, self.reorder) for index in range(prod(self.spread))]
         self.core = self.cores[0]
 
     def begin(self, program: tuple[int, ...]) -> None:

@@ -23,7 +23,7 @@ from meshrt.errors import UsageError
 from meshrt.ranks.control import Control
 from meshrt.records import dataclass
 
-SCHEMA = 2
+SCHEMA = 3
 INDEX = "state.json"
 OURS = re.compile(r"state-\d+-\d+\.npz|\.state(-\d+-\d+\.npz|\.json)\.\d+")  # the latter while they are written
 AGAIN = "remove the folder and start again, or name another"

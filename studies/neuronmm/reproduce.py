@@ -38,11 +38,11 @@ OF_THE_PAPER = tuple(name for name in NAMES if name != "tp32")
 
 def reproduce(
     comm: Any, console: Console, names: Sequence[str], device: NeuronDevice, store: RunStore,
-    kernels: Path | None = None, show: Callable[[dict[str, Any], str], object] | None = None,
+    kernels: Path | None = None, show: Callable[[dict[str, Any], str], object] | None = None, reorder: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Emulate what these tables describe, shared out to the ranks: the report, on all of them. `kernels` is a checkout
-    of the paper's own, which are run beside ours. `show(report so far, name)` is called on rank 0 as soon as a table is
-    done. UsageError.
+    of the paper's own, which are run beside ours; `reorder`: with instructions in the order that suits their engines.
+    `show(report so far, name)` is called on rank 0 as soon as a table is done. UsageError.
     """
     start = perf_counter()
     rows: list[PaperRow] = []
@@ -73,7 +73,7 @@ def reproduce(
     for name in names:
         cells, done = [cell for cell in all_cells if cell.table == name], list[Outcome]()
         if checkout is not None:
-            done = theirs.run_theirs(comm, console, checkout, device, cells, store)
+            done = theirs.run_theirs(comm, console, checkout, device, cells, store, reorder)
             console.clear()
         theirs.ask(cells, store.emulate)
         table_rows, parts = store.made(comm, console, title(name), start, partial(_asked, name, device, store.emulate))
@@ -81,7 +81,7 @@ def reproduce(
         rows += table_rows
         all_shares += parts
         if checkout is not None:
-            beside += theirs.rows(cells, done, checkout, store.emulate)
+            beside += theirs.rows(cells, done, checkout, store.emulate, reorder)
         if name == "figure6":
             line = points(device, store.emulate)
         if show is not None and comm.rank == 0:

@@ -145,8 +145,9 @@ def _contents(folder: Path) -> str:
 
 
 def _kept(
-    store: RunStore, contents: str, folder: Path, path: str, name: str, device: NeuronDevice, launches: Sequence[Launch]
-) -> dict[str, Any]:
+    store: RunStore, contents: str, folder: Path, path: str, name: str, device: NeuronDevice,
+    launches: Sequence[Launch], reorder: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """What a kernel's process says, by what is in the checkout; said once. One that ended badly is tried again."""
     identity = (
         "kernel",
@@ -155,19 +156,23 @@ def _kept(
         name,
         device.name,
         [(launch.shapes, {**launch.options}) for launch in launches],
+        *(["reorder"] if reorder else []),
     )
     key = json.dumps(identity)
     if key not in store.outcomes:
-        outcome = _child(folder, path, name, device, launches)
+        outcome = _child(folder, path, name, device, launches, reorder)
         if "ended" in outcome:
             return outcome
         store.outcomes[key] = Outcome(outcome)
     return store.outcomes[key].report or {}
 
 
-def _child(folder: Path, path: str, name: str, device: NeuronDevice, launches: Sequence[Launch]) -> dict[str, Any]:
+def _child(
+    folder: Path, path: str, name: str, device: NeuronDevice, launches: Sequence[Launch], reorder: bool
+) -> dict[str, Any]:
     command = [sys.executable, "-m", "meshrt.studies.nki.launch", str(folder), path, name, device.name]
-    request = json.dumps([{"shapes": launch.shapes, "options": {**launch.options}} for launch in launches])
+    how = {"reorder": True} if reorder else {}
+    request = json.dumps([{"shapes": launch.shapes, "options": {**launch.options}, **how} for launch in launches])
     ended = subprocess.run(command, input=request, capture_output=True, text=True, check=False)
     lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
     if ended.returncode or not lines:
@@ -177,12 +182,12 @@ def _child(folder: Path, path: str, name: str, device: NeuronDevice, launches: S
     return outcome
 
 
-def kernel(checkout: Checkout, device: NeuronDevice, cell: KernelCell, store: RunStore) -> Outcome:
+def kernel(checkout: Checkout, device: NeuronDevice, cell: KernelCell, store: RunStore, reorder: bool) -> Outcome:
     """What the launches of a cell come to, one after the other."""
     parts = []
     for launch in cell.launches:
         path, name = checkout.paths[launch.kernel], launch.kernel
-        outcome = _kept(store, checkout.contents, checkout.folder, path, name, device, [launch])
+        outcome = _kept(store, checkout.contents, checkout.folder, path, name, device, [launch], reorder)
         if "reports" not in outcome:
             return Outcome(None, f"{launch.kernel}: {outcome['reason']}")
         parts.append({key: value for key, value in outcome["reports"][0].items() if key not in ("api", "notes")})
@@ -207,13 +212,14 @@ def ask(chosen: Sequence[KernelCell], emulate: Emulate) -> None:
 
 
 def run_theirs(
-    comm: Any, console: Console, checkout: Checkout, device: NeuronDevice, cells: Sequence[KernelCell], store: RunStore
-) -> list[Outcome]:
+    comm: Any, console: Console, checkout: Checkout, device: NeuronDevice, cells: Sequence[KernelCell], store: RunStore,
+    reorder: bool,
+) -> list[Outcome]:  # fmt: skip
     """What their kernels take, shared out to the ranks, on all of them; kept, each rank's share as it goes along."""
     comm.Barrier()  # all have read the file before one writes it
     before, mine, new = {*store.outcomes}, {}, dict[str, Outcome]()
     for at in range(comm.rank, len(cells), comm.size):
-        mine[at] = kernel(checkout, device, cells[at], store)
+        mine[at] = kernel(checkout, device, cells[at], store, reorder)
         new = {key: outcome for key, outcome in store.outcomes.items() if key not in before}
         store.keep(comm.rank, new)
         console.progress("their kernels", at + 1, len(cells))
@@ -226,13 +232,15 @@ def run_theirs(
 
 
 def rows(
-    cells: Sequence[KernelCell], theirs: Sequence[Outcome], checkout: Checkout, emulate: Emulate
+    cells: Sequence[KernelCell], theirs: Sequence[Outcome], checkout: Checkout, emulate: Emulate, reorder: bool
 ) -> list[PaperRow]:
     """Rows of their kernels, and of ours where the table has none of that size."""
     table_rows = []
     for cell, outcome in zip(cells, theirs, strict=True):
         files = dict.fromkeys(f"{launch.kernel} of {checkout.paths[launch.kernel]}" for launch in cell.launches)
-        table_rows += _rows(cell, their_name(cell.kernel), kernel_of(outcome), outcome.refused or ", ".join(files))
+        table_rows += _rows(
+            cell, their_name(cell.kernel, reorder), kernel_of(outcome), outcome.refused or ", ".join(files)
+        )
         ours = [emulate(run) for run in cell.ours]
         if ours:
             refused = next((result.refused for result in ours if result.refused), None)
@@ -242,8 +250,8 @@ def rows(
     return table_rows
 
 
-def their_name(kernel: str) -> str:
-    return f"{NAMES[kernel]}, published kernel"
+def their_name(kernel: str, reorder: bool) -> str:
+    return f"{NAMES[kernel]}, published kernel{', reordered' if reorder else ''}"
 
 
 def _rows(cell: KernelCell, system: str, emulated: PublishedKernel | None, note: str) -> list[PaperRow]:

@@ -3,7 +3,8 @@
     python -m meshrt.studies.nki.launch ROOT FILE NAME DEVICE < launches.json
 
 A launch is {"shapes": [[rows, columns], ..], "options": {..}}: operands in bfloat16, and keywords; in place of these
-{"blocks": NAME, "tokens": M} asks a function of the same file for them. Without launches the kernel is checked.
+{"blocks": NAME, "tokens": M} asks a function of the same file for them. "reorder": true: engines take instructions in
+the order that suits them. Without launches the kernel is checked.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ def launched(root: Path, path: str, name: str, device: str, launches: list[dict[
     install()
     module = load(root, path)
     kernel = getattr(module, name)
-    kernel.how = kernel.how.__class__(device=device, show=False)
     reports = []
     for launch in launches:
+        kernel.how = kernel.how.__class__(device=device, show=False, reorder=launch.get("reorder", False))
         options = launch["options"]
         if "blocks" in options:
             options = getattr(module, options["blocks"])(options["tokens"])

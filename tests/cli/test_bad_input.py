@@ -118,6 +118,10 @@ LINES: dict[str, tuple[list[str], list[str]]] = {
     "prompts of nothing": (
         ["run", "llama-tiny", "--on", "gpu", "--prompts", "/dev/null"], ["--prompts /dev/null", "no line", "--prompt"]
     ),
+    "kernels that are not named": (
+        ["reproduce", "neuronmm", "--cache", "none", "--reorder"],
+        ["--reorder is of the paper's own kernels", "--kernels"],
+    ),
     "kernels nowhere": (
         ["reproduce", "neuronmm", "--cache", "none", "--kernels", "{d}/nowhere"],
         ["--kernels ", "/nowhere is ", "no folder", "dinghongsong/NeuronMM"],

@@ -68,3 +68,37 @@ def test_cores_go_on_where_others_were(comm: Any, tmp_path: Path) -> None:
     assert comm.rank or ended["cores"][0]["identities"]
     for tensor, other in zip(tensors, again, strict=True):
         assert (tensor.data[:, :6] == other.data[:, :6]).all()
+
+
+def fill(cores: Cores, tensors: list[Tile], *parts: slice) -> None:
+    """Store some columns, one after the other, of tiles that are set on the vector engine."""
+    for core, tensor in zip(cores.mine, tensors, strict=True):
+        for part in parts:
+            tile = nl.ndarray((6, part.stop - part.start), nl.float32, buffer=core.sbuf)
+            nisa.memset(tile, core.index)
+            nl.store(tensor[:, part], tile)
+
+
+@pytest.mark.mpi(ranks=[1, 3])
+def test_parts_that_are_in_use_still_are(comm: Any, tmp_path: Path) -> None:
+    """Each load of the tensor waits for the stores of its own columns, also where it has room for more by then."""
+    folder = comm.bcast(str(tmp_path))
+    cores, tensors = new_cores(comm)
+    others = new_cores(comm)[0]
+    longer = [nl.ndarray((6, 20), nl.float32, buffer=core.hbm) for core in others.mine]
+    with cores.phase("first"), others.phase("first"):
+        fill(cores, tensors, slice(0, 2), slice(2, 5), slice(5, 8))
+        description, parts = state.describe(cores, held(tensors, 8))
+        saving.save(cores.control, "--checkpoint", folder, 1, description, parts)
+        loaded = snapshot.load(others.control, "--checkpoint", folder)
+        state.restore(others, held(longer, 8), loaded)
+        if comm.rank == 0:
+            rows, columns, times = loaded.facts["cores"][0]["tiles"]["tensor"][-2]
+            assert (rows, columns) == ([0, 6], [0, 8, 20, 32]) and 0 < times[0][0] < times[0][1] < times[0][2]
+        for tensor, other, core, again in zip(tensors, longer, cores.mine, others.mine, strict=True):
+            ends = []
+            for part in (slice(0, 1), slice(1, 5), slice(6, 7)):
+                tile, copy = (nl.load(source[:, part]).settle() for source in (tensor, other))
+                assert tile.store.ready == copy.store.ready
+                ends.append(tile.store.ready)
+            assert ends[0] < ends[1] < ends[2] and core.dma.queues == again.dma.queues

@@ -83,6 +83,25 @@ def test_parts_of_a_tile_are_filled_side_by_side_and_rewritten_in_turn() -> None
     assert core.gpsimd.now == 30
 
 
+@pytest.mark.parametrize(("reorder", "ends"), [(False, (29, 39, 48)), (True, (8, 31, 17))])
+def test_what_is_free_goes_before_what_waits_if_the_order_may_change(reorder: bool, ends: tuple[int, ...]) -> None:
+    """A copy waits for its load until 17, and ends at 21. Eight and five and four seconds fit before it, ten do not;
+    after a barrier nothing goes before that."""
+    core = NeuronCore(slow_core().device, reorder=reorder)
+    x = loaded(core, 1, 4)
+    nisa.tensor_copy(x).settle()
+    tiles = [fresh(core, 1, size) for size in (8, 10, 9)]
+    for tile in tiles[:2]:
+        nisa.memset(tile, 1.0)
+    nisa.memset(tiles[2][:, 0:5], 1.0)
+    nisa.memset(tiles[2][:, 5:9], 1.0)
+    assert tuple(tile.store.ready for tile in tiles) == ends
+    assert core.vector.busy == 4 + 8 + 10 + 9
+    assert core.barrier(60.0) == 60
+    nisa.memset(tiles[0], 1.0)
+    assert (tiles[0].store.ready, core.barrier()) == (68, 68)
+
+
 def test_a_sum_adds_its_products_in_order_and_is_read_when_it_is_done() -> None:
     """Products of bfloat16 with 4 moving columns take 4 cycles, of float32 16."""
     core = slow_core()

@@ -133,7 +133,7 @@ def test_what_is_not_there_says_what_is(use: Callable[[Any], Any], message: str)
 
 
 def test_an_option_that_simulate_does_not_have_is_named() -> None:
-    with pytest.raises(UsageError, match=r"trace, not core$"):
+    with pytest.raises(UsageError, match=r"trace and reorder, not core$"):
         nki.simulate(nki.jit(lambda x: None), core=2, show=False)
 
 
