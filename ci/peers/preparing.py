@@ -3,6 +3,7 @@
 What cannot be done is a Refusal, of one line that says what, why and what to do.
 """
 
+import importlib.util
 import os
 import shlex
 import shutil
@@ -134,6 +135,15 @@ def build_loggopsim(checkout: Path, scratch: Path) -> Path:
         mend = f"install {', '.join(missing)}, as --install does" if missing else f"run make in {checkout} by hand"
         raise Refusal(f"LogGOPSim is left out: it cannot be built: {reason}; {mend}")
     return source
+
+
+# ------------------------------------------------------------------------------------------------- programs in Python
+
+
+def check_python(command: str) -> None:
+    """Refusal where the Python that runs this has not what meshrt needs."""
+    if missing := [name for name in ("click", "mpi4py", "numpy") if importlib.util.find_spec(name) is None]:
+        raise Refusal(f"{sys.executable} has no {', '.join(missing)}: run .venv/bin/python {command}")
 
 
 # ------------------------------------------------------------------------------------------------------ programs in C

@@ -105,6 +105,14 @@ def test_a_loop_without_a_compiler_is_one_line(name: str):
     assert re.fullmatch(rf"{name}\.c is not built: there is no compiler cc on PATH; .*CC=.*\n", err)
 
 
+@pytest.mark.parametrize("command", ["mutants", "peers/crossbar"])
+def test_a_python_without_what_it_takes_is_one_line(command: str):
+    path = PEERS.parent / command
+    ended = subprocess.run([sys.executable, "-S", str(path)], env={}, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert re.fullmatch(rf"\S+ has no (\w+, )*mpi4py.*: run \.venv/bin/python ci/{command}\n", ended.stderr)
+
+
 def test_a_folder_that_is_no_loggopsim_is_one_line(tmp_path: Path):
     code, out, err = run_peer("works", "--loggopsim", str(tmp_path / "none"), PATH="/nowhere")
     assert (code, out) == (2, "")
