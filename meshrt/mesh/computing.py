@@ -35,7 +35,9 @@ class Computing(Cores):
                 f" columns, the second {b.shape[-2]} rows"
             )
         if total is None:
-            shape = list(np.broadcast_shapes(a.shape[:-2], b.shape[:-2])[2:])
+            shape = list(a.shape[2:-2])
+            if a.shape[:-2] != b.shape[:-2]:
+                shape = list(np.broadcast_shapes(a.shape[:-2], b.shape[:-2])[2:])
             if over is not None:
                 del shape[over - 2]
             self.memory.require("product", prod(shape) * a.shape[-2] * b.shape[-1] * 4)

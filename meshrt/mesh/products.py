@@ -98,21 +98,22 @@ def _by_blas(core: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """BLAS's a @ b. Of 16 bits, the copy of b in float32 is of some cores at a time, and stays in the cache."""
     if b.dtype == np.float32:
         return np.asarray(np.matmul(a, b))
-    if not 4 <= a.ndim == b.ndim or a.shape[:2] != b.shape[:2]:
+    band = BAND if core is None else BAND_MADE
+    if b.size <= band or not 4 <= a.ndim == b.ndim or a.shape[:2] != b.shape[:2]:
         return np.asarray(np.matmul(a, _widened(core, b)))
     leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     c = np.empty((*leading, a.shape[-2], b.shape[-1]), np.float32)
-    for cores in _bands(b.shape, BAND if core is None else BAND_MADE):
+    for cores in _bands(b.shape, band):
         np.matmul(a[cores], _widened(core, b[cores]), out=c[cores])
     return c
 
 
 def _widened(core: Any, b: np.ndarray) -> np.ndarray:
     """b in float32, lying as b does."""
-    if core is None or not _kind(b.dtype):
+    if core is None or not (kind := _kind(b.dtype)):
         return b.astype(np.float32)
     numbers = np.empty_like(b, np.float32)
-    core.widen(b.view(np.uint16), numbers, _kind(b.dtype))
+    core.widen(b.view(np.uint16), numbers, kind)
     return numbers
 
 
