@@ -24,6 +24,11 @@ USES = ("check", "fit", "outlier", "lone")
 @click.option("--largest", type=click.IntRange(1), metavar="P", help="Only rows of at most P x P cores.")
 @click.option("--sample", type=click.IntRange(1), metavar="N", help="Only N rows of each kernel, of all its sizes.")
 @click.option("--csl", "csl_folder", metavar="DIR", help="By the published CSL of a checkout (docs/csl.md).")
+@click.option(
+    "--cache",
+    metavar="FILE",
+    help="Keep rows here as they are emulated, and take those that are here: what was stopped goes on.",
+)
 @click.option("--rows", "every_row", is_flag=True, help="Print every row, not only the worst of each size.")
 @click.option("--png", metavar="FILE", help="Draw it; needs matplotlib.")
 @shared.together(shared.form(), shared.json_to("it"), shared.quiet)
@@ -45,7 +50,7 @@ def command(**options: Any) -> None:
 
 def validate(
     comm: Intracomm, *, files: tuple[str, ...], kernels: tuple[str, ...], uses: tuple[str, ...], largest: int | None,
-    sample: int | None, csl_folder: str | None, every_row: bool, png: str | None, form: str,
+    sample: int | None, csl_folder: str | None, cache: str | None, every_row: bool, png: str | None, form: str,
     json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part."""
@@ -57,6 +62,7 @@ def validate(
     from meshrt.studies.files import check_matplotlib
     from meshrt.studies.validate import published
     from meshrt.studies.validate import validate as study
+    from meshrt.studies.validate.kept import open_rows
     from meshrt.studies.validate.kinds import KINDS
     from meshrt.studies.validate.picture import draw
     from meshrt.studies.validate.printed import print_comparison
@@ -66,11 +72,13 @@ def validate(
         check_matplotlib()
         check_target("--png", png)
     console = shared.start(comm, json_path, quiet, form=form)
-    kinds = KINDS if csl_folder is None else published.kinds(Path(csl_folder))
+    checkout = None if csl_folder is None else Path(csl_folder)
+    kinds = KINDS if checkout is None else published.kinds(checkout)
+    kept = open_rows(comm, cache, checkout)
     at_once = console.loud and form == "table"
     compared = study.validate(
         comm, console, files, kernels, uses, largest, sample, kinds,
-        partial(print_comparison, every_row=every_row) if at_once else None,
+        partial(print_comparison, every_row=every_row) if at_once else None, kept,
     )  # fmt: skip
     if comm.rank == 0:
         deliver_json(study.document(comm, compared, began), json_path)

@@ -13,10 +13,12 @@ from meshrt.errors import UsageError, nearest
 from meshrt.ranks.console import Console
 from meshrt.report import SCHEMA
 from meshrt.studies.validate.errors import Compared, by_use, errors
+from meshrt.studies.validate.kept import KeptRows, key_of
 from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind
 from meshrt.studies.validate.kinds import KINDS
 from meshrt.studies.validate.rows import DATA, MeasuredRow, read_rows
 
+NOTHING = KeptRows(None, "", {})  # is kept
 SCATTER = 2654435761  # 2**32 over the golden ratio: its multiples lie evenly, neighbours far from each other
 
 RowBatch = tuple[float, MeasurementKind, BatchRows]
@@ -26,11 +28,13 @@ def validate(
     comm: Any, console: Console, files: Sequence[str | Path] = (), kernels: Sequence[str] = (),
     uses: Sequence[str] = (), largest: int | None = None, sample: int | None = None,
     kinds: Sequence[MeasurementKind] = KINDS, show: Callable[[list[Compared]], object] | None = None,
+    kept: KeptRows = NOTHING,
 ) -> list[Compared]:  # fmt: skip
     """Emulate the rows of these files, or of those that are shipped, shared out to the ranks; all ranks get all.
 
     `kernels`, `uses` and `largest`, cores a side, choose some of them, and `sample` so many of each kernel.
-    `show(rows)` is called on rank 0 as soon as a kernel's are done. UsageError.
+    `show(rows)` is called on rank 0 as soon as a kernel's are done. Rows that are `kept` are taken as they are, and the
+    others kept as they come. UsageError.
     """
     rows = [
         row for path in files or [DATA / kind.file for kind in kinds if kind.file] for row in read_rows(path, kinds)
@@ -46,7 +50,8 @@ def validate(
         rows = _sampled(rows, sample)
     if not rows:
         raise UsageError("there are no such rows")
-    return [Compared(row, outcome) for row, outcome in zip(rows, _emulate(comm, console, rows, show), strict=True)]
+    emulated = _emulate(comm, console, rows, show, kept)
+    return [Compared(row, outcome) for row, outcome in zip(rows, emulated, strict=True)]
 
 
 def _sampled(rows: Sequence[MeasuredRow], count: int) -> list[MeasuredRow]:
@@ -93,29 +98,34 @@ def _parts(values: Sequence[Any], most: int) -> list[int]:
 
 
 def _emulate(
-    comm: Any, console: Console, rows: Sequence[MeasuredRow], show: Callable[[list[Compared]], object] | None
-) -> list[Emulated]:
+    comm: Any, console: Console, rows: Sequence[MeasuredRow], show: Callable[[list[Compared]], object] | None,
+    kept: KeptRows,
+) -> list[Emulated]:  # fmt: skip
     """Kernel by kernel, so that what is done can be shown."""
     kernels: dict[str, list[int]] = {}
     for at, row in enumerate(rows):
         kernels.setdefault(row.kind.kernel(row.sizes), []).append(at)
-    shared_out = [_shared_out(comm.size, rows, own)[comm.rank] for own in kernels.values()]
+    keys = [key_of(row) for row in rows]
+    new = [[at for at in own if keys[at] not in kept.emulated] for own in kernels.values()]
+    shared_out = [_shared_out(comm.size, rows, own)[comm.rank] for own in new]
     cost_of_all = sum(cost for mine in shared_out for cost, _, _ in mine)
-    everything, done, shown = dict[int, Emulated](), 0.0, -1
+    everything, own_rows, done, shown = {**kept.emulated}, dict[str, Emulated](), 0.0, -1
     for own, mine in zip(kernels.values(), shared_out, strict=True):
-        emulated: dict[int, Emulated] = {}
         for cost, of, numbers in mine:
             if (percent := int(100 * done / cost_of_all)) > shown:  # of a kernel the dearest come first
                 console.progress("rows by what they cost, %", shown := percent, 100)
             done += cost
-            emulated |= dict(zip(numbers, of.emulate([rows[at].sizes for at in numbers]), strict=True))
-        for part in comm.allgather(emulated):
+            emulated = of.emulate([rows[at].sizes for at in numbers])
+            own_rows |= {keys[at]: row for at, row in zip(numbers, emulated, strict=True)}
+            kept.keep(comm.rank, own_rows)
+        for part in comm.allgather({keys[at]: own_rows[keys[at]] for _, _, numbers in mine for at in numbers}):
             everything |= part
         if show is not None and comm.rank == 0:
             console.clear()
-            show([Compared(rows[at], everything[at]) for at in own])
+            show([Compared(rows[at], everything[keys[at]]) for at in own])
     console.clear()
-    return [everything[at] for at in range(len(rows))]
+    kept.write(comm, everything)
+    return [everything[key] for key in keys]
 
 
 def _shared_out(ranks: int, rows: Sequence[MeasuredRow], own: Sequence[int]) -> list[list[RowBatch]]:
@@ -123,6 +133,8 @@ def _shared_out(ranks: int, rows: Sequence[MeasuredRow], own: Sequence[int]) -> 
 
     Rows of one kernel are of one kind.
     """
+    if not own:
+        return [[] for _ in range(ranks)]
     of = rows[own[0]].kind
     batches: list[RowBatch] = [
         (cost, of, tuple(own[at] for at in numbers)) for cost, numbers in of.batches([rows[at].sizes for at in own])

@@ -26,6 +26,7 @@ from meshrt.studies.neuronmm.manycores import latency
 from meshrt.studies.sweep import run_alone
 from meshrt.studies.validate import fit, meshproducts, rows
 from meshrt.studies.validate.errors import Compared, errors
+from meshrt.studies.validate.kept import open_rows
 from meshrt.studies.validate.kind import Emulated, MeasurementKind, Sizes
 from meshrt.studies.validate.kinds import KINDS
 from meshrt.studies.validate.meshproducts import GEMM, GEMV, emulate_meshgemm, emulate_meshgemv
@@ -356,6 +357,49 @@ def test_a_kernel_is_shown_as_soon_as_its_rows_are_done(comm: Any, tmp_path: Pat
     assert first + second == compared and {pair.kernel for pair in first} == {"MeshGEMM"}
     before = events[: events.index(first)]
     assert before and not any(before) and True in events[: events.index(second)]
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_what_was_stopped_goes_on_where_it_was(comm: Any, tmp_path: Path) -> None:
+    """The second batch of each rank fails, once: all but that is kept, and is not emulated again."""
+    emulated: list[Sizes] = []
+
+    def emulate(sizes: Sequence[Sizes]) -> list[Emulated]:
+        if len(emulated) == stops_after:
+            raise KeyboardInterrupt
+        emulated.extend(sizes)
+        return [Emulated(row["p"] + 1 / 3, "a note") for row in sizes]
+
+    folder = comm.bcast(tmp_path)
+    (folder / "gemm.csv").write_text("".join([f"{GEMM_HEADER}\n", *(f"{p},1,1,1,700\n" for p in range(4, 12))]))
+    files, cache, kinds = [folder / "gemm.csv"], str(folder / "kept"), kinds_that(emulate)
+    comm.Barrier()
+    stops_after = 2
+    with pytest.raises(KeyboardInterrupt):
+        validate(comm, Console(), files, kinds=kinds, kept=open_rows(comm, cache))
+    comm.Barrier()
+    first, stops_after = [*emulated], -1
+    emulated.clear()
+    compared = validate(comm, Console(), files, kinds=kinds, kept=open_rows(comm, cache))
+    assert [pair.emulated for pair in compared] == [Emulated(p + 1 / 3, "a note") for p in range(4, 12)]
+    every = [row["p"] for rows in comm.allgather([*first, *emulated]) for row in rows]
+    assert len(first) == 2 and sorted(every) == [*range(4, 12)]
+    emulated.clear()
+    kept = open_rows(comm, cache)
+    assert validate(comm, Console(), files, kinds=kinds, kept=kept) == compared and not emulated
+    assert [path.name for path in folder.glob("kept*")] == ["kept"]
+    other = replace(kept, code="of another state")
+    other.write(comm, kept.emulated)
+    assert len(kept.emulated) == 8 and not open_rows(comm, cache).emulated
+
+
+def test_a_file_that_keeps_something_else_is_refused(tmp_path: Path, run_meshrt: Any) -> None:
+    (tmp_path / "mine.csv").write_text(f"{GEMM_HEADER}\n4,1,1,1,700\n")
+    line = ("validate", "--data", str(tmp_path / "mine.csv"), "--json", "-", "--cache")
+    refused = run_meshrt(*line, str(tmp_path / "mine.csv"))
+    assert refused.code == 2 and "mine.csv is no file of this command" in refused.stderr
+    first, second = (json.loads(run_meshrt(*line, str(tmp_path / "rows")).stdout) for _ in range(2))
+    assert first["rows"] == second["rows"] and len(json.loads((tmp_path / "rows").read_text())["runs"]) == 1
 
 
 def test_what_is_printed_early_leaves_json_alone(tmp_path: Path, run_meshrt: Any) -> None:
