@@ -224,7 +224,10 @@ def _way_out(value: Any) -> str:
 
 def options_of(name: str, function: Callable[..., Any]) -> tuple[Option, ...]:
     """The keyword arguments of a program's `run`, or of what opens a machine, as options. UsageError."""
-    hints = get_type_hints(function, include_extras=True)
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except (NameError, TypeError, SyntaxError, AttributeError) as error:
+        raise UsageError(f"{name}: what an option of run is said to be is nothing that there is: {error}") from error
     keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
     return tuple(_option(name, parameter, hints.get(parameter.name, str)) for parameter in keywords)
 

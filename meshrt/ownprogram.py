@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable
 from functools import wraps
+from inspect import CO_VARARGS
 from math import isnan
 from pathlib import Path
 from traceback import FrameSummary, extract_tb
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from meshrt.branches import check_branches
 from meshrt.errors import MeshrtError, ProgramError, UsageError
 from meshrt.mesh.audit import Audit
+from meshrt.options import in_short
 
 if TYPE_CHECKING:  # what only lists programs need not load it
     from meshrt.mesh.block import Block
@@ -177,13 +179,59 @@ def _told(path: str, error: Exception, by_shape: bool = False) -> MeshrtError:
     if type(installs).__name__ == "_GeneratorContextManager":
         return UsageError(f"{location}: what installs routes is for a `with`: with {installs.gen.__name__}(...) as way")
     if isinstance(error, ImportError) or (inside and isinstance(error, OWN_MISTAKES)):
-        return UsageError(f"{location}: {text}")
+        return UsageError(f"{location}: {text}{_meant(error)}")
+    if wrong := _wrong_argument(error, frames[frames.index(own_frames[-1]) + 1 :]):
+        return UsageError(f"{location}: {wrong}")
     if by_shape and inside and isinstance(error, (ValueError, IndexError)):
         return UsageError(f"{location}: {text}: by shape (--payload none) tiles are [1, 1, *tile], see block.lead")
     lines = [f"{location}: {text}", f"    {at.line}"]
     lines += [f"  with {arrays}" for arrays in [_arrays(at.line or "", frame)] if arrays]
     lines += [f"  called from {_location(path, summary)}: {summary.line}" for summary, _ in reversed(own_frames[:-1])]
+    lines = list(dict.fromkeys(lines))  # a function that calls itself without end is one line
     return ProgramError("\n".join(lines) + ("" if inside else _raised(error, frames)))
+
+
+def _meant(error: Exception) -> str:
+    """Behind a name that a block does not have, and its mesh does."""
+    mesh, name = getattr(getattr(error, "obj", None), "mesh", None), getattr(error, "name", None)
+    meant = mesh is not None and isinstance(name, str) and hasattr(mesh, name)
+    return f"; did you mean mesh.{name}?" if meant else ""
+
+
+WANTED = {  # of arguments of meshrt's functions, by their names: the type, and what that is to who writes a program
+    **dict.fromkeys(("tiles", "a", "b", "out", "total", "array"), ("ndarray", "an array, [bh, bw, *tile]")),
+    **dict.fromkeys(("positions", "lines", "cores"), ("ndarray", "an array of bools")),
+    "channel": ("Channel", "what `installed` gives: with installed(...) as way"),
+    "way": ("Tree", "what a collective gives: with ktree(...) as tree"),
+    **dict.fromkeys(("flight", "others"), ("Flight", "what `send` has returned")),
+    "block": ("Block", "the block that `run` got"),
+}
+
+
+def _wrong_argument(error: Exception, frames: list[tuple[FrameSummary, FrameType]]) -> str:
+    """Of an attribute that something does not have which the program gave to a function of meshrt's: which argument it
+    was, and what is wanted there. '' where it was none.
+    """
+    inner = [frame for summary, frame in frames if PACKAGE in Path(summary.filename).resolve().parents]
+    if not isinstance(error, AttributeError) or not inner:
+        return ""
+    called, values = inner[0].f_code, inner[0].f_locals
+    count = called.co_argcount + called.co_kwonlyargcount
+    names = called.co_varnames[: count + bool(called.co_flags & CO_VARARGS)]
+    for at, name in enumerate(names):
+        given = values.get(name) if at >= count else (values.get(name),)
+        kind, text = WANTED.get(name, ("", ""))
+        if kind not in ("", type(error.obj).__name__) and any(error.obj is part for part in given or ()):
+            return f"`{name}` of {called.co_name} is {_said(error.obj)}; it is {text}"
+    return ""
+
+
+def _said(value: Any) -> str:
+    """A value in a message: arrays by their shapes, and what is of meshrt by its type."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{value.dtype} {list(value.shape)}"
+    own = type(value).__module__.startswith("meshrt.")
+    return f"a {type(value).__name__}" if own else in_short(value)
 
 
 def _frames(traceback: Any) -> list[FrameType]:

@@ -6,6 +6,7 @@ from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from meshrt.errors import UsageError
+from meshrt.machine import check_phase
 from meshrt.mesh import meter
 from meshrt.mesh.computing import Computing
 from meshrt.mesh.defects import WaferMap, embed
@@ -37,6 +38,7 @@ class Block(Computing):
         """A named stretch of the run with counters of its own; the report adds up those of one name. All cores begin it
         when the last of them is there. `tokens`: how many it is about, for the report.
         """
+        check_phase(name, tokens)
         self._close()
         segment = self._open(name)
         segment.tokens = tokens

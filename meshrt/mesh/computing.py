@@ -29,6 +29,8 @@ class Computing(Cores):
         Timed as a core computes it (`Device.matmul_cycles`), `down` the columns of the result if so asked. UsageError
         where the tiles' sides do not go together.
         """
+        if self.audit is not None:
+            self.audit.multiplies(self.lead, {"a": a, "b": b} | ({} if total is None else {"total": total}))
         if a.shape[-1] != b.shape[-2]:
             raise UsageError(
                 f"a product of tiles {[*a.shape[2:]]} and {[*b.shape[2:]]} at each core: the first has {a.shape[-1]}"

@@ -251,8 +251,8 @@ def test_a_text_of_numbers_may_be_numbers(tmp_path: Path) -> None:
     same("serve", "metric_percentiles", "50,99.9", [(50, 99.9), [50.0, "99.9"]], **served)
     same("serve", "percentile_metrics", "ttft,itl", [["ttft", "itl"]], **served)
     traced = meshrt.run("shift", mesh=(4, 2), tile=2, trace=tmp_path / "a", trace_cores=[(0, 0), (3, "*")])
-    told = meshrt.run("shift", mesh=(4, 2), tile=2, trace=str(tmp_path / "b"), trace_cores="0,0;3,*")
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() and traced.measured == told.measured
+    plain = meshrt.run("shift", mesh=(4, 2), tile=2, trace=str(tmp_path / "b"), trace_cores="0,0;3,*")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() and traced.measured == plain.measured
 
 
 @pytest.mark.parametrize(
