@@ -229,7 +229,13 @@ def options_of(name: str, function: Callable[..., Any]) -> tuple[Option, ...]:
     except (NameError, TypeError, SyntaxError, AttributeError) as error:
         raise UsageError(f"{name}: what an option of run is said to be is nothing that there is: {error}") from error
     keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    return tuple(_option(name, parameter, hints.get(parameter.name, str)) for parameter in keywords)
+    return tuple(_option(name, parameter, hints.get(parameter.name, _kind_of(parameter))) for parameter in keywords)
+
+
+def _kind_of(parameter: inspect.Parameter) -> type:
+    """Of an option of which nothing is said: that of its default, else a text."""
+    kind = type(parameter.default)
+    return kind if kind in (int, float, bool) else str
 
 
 Result = TypeVar("Result")

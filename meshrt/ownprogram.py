@@ -81,7 +81,7 @@ def guarded(path: str, module: ModuleType, run: Callable[..., dict[str, Any]]) -
 def audited(run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """The run of a function that a script or a notebook has: what it forgot to receive or to write is told.
 
-    Errors have Python's own traceback there, which says more than a line.
+    Errors have Python's own traceback there, which says more than a line, and with it what was meant.
     """
     path = f"{run.__name__} of {os.path.basename(run.__code__.co_filename)}"
 
@@ -91,7 +91,14 @@ def audited(run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]
         cores = hasattr(machine, "lead")
         if cores:
             machine.audit = Audit(path, run.__code__.co_filename)
-        facts = _plain(path, run(*args, **options))
+        try:
+            result = run(*args, **options)
+        except Exception as error:
+            hint = _without_with(error) or _wrong_argument(error, _traced(error)[1:]) or _meant(error).lstrip("; ")
+            if hint:
+                error.add_note(f"meshrt: {hint}")
+            raise
+        facts = _plain(path, result)
         if cores:
             _report_forgotten(machine, facts, run)
         return facts
@@ -157,10 +164,7 @@ def _is_hosts(error: Exception) -> bool:
 
 def _told(path: str, error: Exception, by_shape: bool = False) -> MeshrtError:
     """The error with its line of the file, or of a module beside it, and how the program got there."""
-    traceback = error.__traceback__
-    frames = [
-        pair for pair in _located(extract_tb(traceback), _frames(traceback)) if "importlib" not in pair[0].filename
-    ]
+    frames = [pair for pair in _traced(error) if "importlib" not in pair[0].filename]
     own_frames = [pair for pair in frames if _is_own(path, pair[0].filename)]
     if isinstance(error, MeshrtError):
         if own_frames and not isinstance(error, ProgramError):
@@ -175,9 +179,8 @@ def _told(path: str, error: Exception, by_shape: bool = False) -> MeshrtError:
         return UsageError(
             f"{location}: there is no module {error.name!r}: install it, or put {error.name}.py beside {path}"
         )
-    installs: Any = getattr(error, "obj", None)
-    if type(installs).__name__ == "_GeneratorContextManager":
-        return UsageError(f"{location}: what installs routes is for a `with`: with {installs.gen.__name__}(...) as way")
+    if forgotten := _without_with(error):
+        return UsageError(f"{location}: {forgotten}")
     if isinstance(error, ImportError) or (inside and isinstance(error, OWN_MISTAKES)):
         return UsageError(f"{location}: {text}{_meant(error)}")
     if wrong := _wrong_argument(error, frames[frames.index(own_frames[-1]) + 1 :]):
@@ -189,6 +192,14 @@ def _told(path: str, error: Exception, by_shape: bool = False) -> MeshrtError:
     lines += [f"  called from {_location(path, summary)}: {summary.line}" for summary, _ in reversed(own_frames[:-1])]
     lines = list(dict.fromkeys(lines))  # a function that calls itself without end is one line
     return ProgramError("\n".join(lines) + ("" if inside else _raised(error, frames)))
+
+
+def _without_with(error: Exception) -> str:
+    """What is said of routes that were installed without a `with`. '' where they were not."""
+    installs: Any = getattr(error, "obj", None)
+    if type(installs).__name__ != "_GeneratorContextManager":
+        return ""
+    return f"what installs routes is for a `with`: with {installs.gen.__name__}(...) as way"
 
 
 def _meant(error: Exception) -> str:
@@ -242,8 +253,9 @@ def _frames(traceback: Any) -> list[FrameType]:
     return frames
 
 
-def _located(lines: list[FrameSummary], frames: list[FrameType]) -> list[tuple[FrameSummary, FrameType]]:
-    return list(zip(lines, frames, strict=True))
+def _traced(error: Exception) -> list[tuple[FrameSummary, FrameType]]:
+    """How the program got to an error, its own line first."""
+    return list(zip(extract_tb(error.__traceback__), _frames(error.__traceback__), strict=True))
 
 
 def _is_own(path: str, filename: str) -> bool:
@@ -290,7 +302,7 @@ def _plain(path: str, result: Any) -> dict[str, Any]:
     """The result of a user's program as JSON has it, with NumPy's numbers and arrays as plain ones. UsageError."""
 
     def plain(value: Any) -> Any:
-        if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        if hasattr(value, "dtype") and hasattr(value, "tolist"):  # also numbers of ml_dtypes
             return value.tolist()
         raise TypeError(f"a {type(value).__name__}")
 

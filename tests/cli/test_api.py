@@ -18,7 +18,10 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import rings, shifts
 from meshrt.mesh.presets import IDEAL
+from meshrt.mesh.wires.fabric import transfer
 from meshrt.mesh.wires.receiving import receive
+from meshrt.mesh.wires.routes import chain
+from meshrt.mesh.wires.tables import installed
 from meshrt.options import AtMost
 from meshrt.program import settings_of
 from meshrt.ranks.host import ONE_THREAD
@@ -535,6 +538,57 @@ def test_a_function_is_a_program() -> None:
         meshrt.run(halo, mesh=(5, 2), round=3)
     with pytest.raises(UsageError, match=r"forgets of test_api\.py, line .*: nobody has received"):
         meshrt.run(forgets, mesh=(5, 2))
+
+
+def test_an_option_without_an_annotation_is_of_the_kind_of_its_default(
+    run_meshrt: Callable[..., Finished], tmp_path: Path
+) -> None:
+    def own(block: Block, *, size=8, share=0.5, text="a", flag=False, other=None):  # type: ignore[no-untyped-def]
+        return {"values": [size, share, text, flag, other], "kinds": [type(size).__name__, type(share).__name__]}
+
+    assert meshrt.run(own, mesh=(1, 1)).result == {"values": [8, 0.5, "a", False, None], "kinds": ["int", "float"]}
+    given = meshrt.run(own, mesh=(1, 1), size=np.int64(9), share=1, text="b", flag=np.True_, other="c")
+    assert given.arguments == {"size": 9, "share": 1, "text": "b", "flag": True, "other": "c"}
+    for name, value, what_it_is in (("size", "9", "a whole number"), ("share", "9", "a number"), ("text", 9, "a text")):
+        with pytest.raises(UsageError, match=f"{name} is {value!r}; it is {what_it_is}"):
+            meshrt.run(own, mesh=(1, 1), **{name: value})
+    program = tmp_path / "own.py"
+    program.write_text("def run(block, *, size=8):\n    return {'next': size + 1}\n")
+    done = run_meshrt("run", str(program), "--size", "9")
+    assert done.code == 0 and done.stdout.startswith("next: 10\n"), done.stderr
+
+
+def test_a_functions_error_is_pythons_with_what_was_meant() -> None:
+    def without(block: Block) -> dict[str, Any]:
+        way: Any = installed(block, "x", chain)
+        return {"tiles": transfer(block, way, block.tiles("t", (1,), np.float32))}
+
+    def swapped(block: Block) -> dict[str, Any]:
+        with installed(block, "x", chain) as way:
+            wrong: Any = [1]
+            return {"tiles": transfer(block, way, wrong)}
+
+    def width(block: Any) -> dict[str, Any]:
+        return {"width": block.width}
+
+    notes = {
+        without: "what installs routes is for a `with`: with installed(...) as way",
+        swapped: "`tiles` of transfer is [1]; it is an array, [bh, bw, *tile]",
+        width: "did you mean mesh.width?",
+    }
+    for own, note in notes.items():
+        with pytest.raises(AttributeError) as raised:
+            meshrt.run(own, mesh=(4, 1))
+        assert raised.value.__notes__ == [f"meshrt: {note}"]
+
+
+def test_a_result_may_have_numbers_of_ml_dtypes() -> None:
+    import ml_dtypes
+
+    def own(block: Block) -> dict[str, Any]:
+        return {"sum": np.ones(3, ml_dtypes.bfloat16).sum(), "all": np.ones(2, ml_dtypes.bfloat16)}
+
+    assert meshrt.run(own, mesh=(1, 1)).result == {"sum": 3.0, "all": [1.0, 1.0]}
 
 
 def test_a_sweep_takes_every_combination_in_order() -> None:
