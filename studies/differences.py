@@ -41,9 +41,7 @@ def differences(
     ]
 
 
-def check_patterns(
-    before: Any, after: Any, only: Sequence[str], left_out: Sequence[str] = LEFT_OUT
-) -> None:
+def check_patterns(before: Any, after: Any, only: Sequence[str], left_out: Sequence[str] = LEFT_OUT) -> None:
     """UsageError for a pattern that fits no path of either document: what it was to guard would go unseen."""
     paths = list(dict.fromkeys(path for document in (before, after) for path, _ in _leaves(document)))
     looked_at = [path for path in paths if path.split(".")[0] not in left_out]
