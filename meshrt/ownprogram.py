@@ -209,7 +209,7 @@ def _meant(error: Exception) -> str:
     return f"; did you mean mesh.{name}?" if meant else ""
 
 
-WANTED = {  # of arguments of meshrt's functions, by their names: the type, and what that is to who writes a program
+WANTED = {  # of arguments of the functions of meshrt/mesh, by their names: the type, and what that is to who writes a program
     **dict.fromkeys(("tiles", "a", "b", "out", "total", "array"), ("ndarray", "an array, [bh, bw, *tile]")),
     **dict.fromkeys(("positions", "lines", "cores"), ("ndarray", "an array of bools")),
     "channel": ("Channel", "what `installed` gives: with installed(...) as way"),
@@ -220,13 +220,14 @@ WANTED = {  # of arguments of meshrt's functions, by their names: the type, and 
 
 
 def _wrong_argument(error: Exception, frames: list[tuple[FrameSummary, FrameType]]) -> str:
-    """Of an attribute that something does not have which the program gave to a function of meshrt's: which argument it
-    was, and what is wanted there. '' where it was none.
+    """Of an attribute that something does not have which the program gave to a function of meshrt/mesh: which argument
+    it was, and what is wanted there. '' where it was none.
     """
-    inner = [frame for summary, frame in frames if PACKAGE in Path(summary.filename).resolve().parents]
-    if not isinstance(error, AttributeError) or not inner:
+    inner = [(Path(summary.filename).resolve(), frame) for summary, frame in frames]
+    inner = [(path, frame) for path, frame in inner if PACKAGE in path.parents]
+    if not isinstance(error, AttributeError) or not inner or PACKAGE / "mesh" not in inner[0][0].parents:
         return ""
-    called, values = inner[0].f_code, inner[0].f_locals
+    called, values = inner[0][1].f_code, inner[0][1].f_locals
     count = called.co_argcount + called.co_kwonlyargcount
     names = called.co_varnames[: count + bool(called.co_flags & CO_VARARGS)]
     for at, name in enumerate(names):
