@@ -94,6 +94,7 @@ class Option:
     words: tuple[str, ...] = ()  # what may be there in place of a number
     ending: str | None = None  # of names of files that may be there in place of a choice
     machine: str = ""  # that it is an option of, if of none of a program's own
+    literals: tuple[Any, ...] = ()  # what the choices are to the program, if no texts
     file: bool = False  # may it be a path?
     between: str = ""  # what is between the parts of a text that a script may give one by one
 
@@ -125,7 +126,7 @@ class Option:
             there_are = ", ".join((*self.choices, *([f"files as mine{self.ending}"] if self.ending else [])))
             on = f"on {self.machine} " if self.machine else ""
             raise UsageError(f"{said} is {in_short(value)}; {on}there are {there_are}{_way_out(value)}")
-        return value
+        return self.literals[self.choices.index(value)] if self.literals else value
 
     def _as_said(self, value: Any) -> Any:
         """What a script has given, where the command line has a text or a number for it: that; else the value."""
@@ -137,8 +138,9 @@ class Option:
                 value = value.__name__ if value.__name__ in self.choices else value
             elif hasattr(value, "itemsize") and getattr(value, "name", None) in self.choices:
                 value = value.name
-            elif isinstance(value, Integral) and not isinstance(value, bool) and str(int(value)) in self.choices:
-                value = str(int(value))
+            elif isinstance(value, Real):
+                text = str(int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value)
+                value = text if text in self.choices else value
         between = "x" if self._two else self.between
         if several(value) is not None or (self.between and isinstance(value, Real) and not isinstance(value, bool)):
             return _joined(value, between) if between else value
@@ -284,15 +286,21 @@ def _option(program: str, parameter: inspect.Parameter, hint: Any) -> Option:
     text = ""
     extras: list[Any] = []
     if get_origin(hint) is Annotated:
-        hint, text, *extras = get_args(hint)
+        hint, *extras = get_args(hint)
+        at = next((at for at, extra in enumerate(extras) if isinstance(extra, str)), None)
+        if at is not None and (at == 0 or extras[at] not in (HOST, FILE)):
+            text = extras.pop(at)
     others: list[Any] = []
     if get_origin(hint) in (Union, UnionType):
         hint, *others = (part for part in get_args(hint) if part is not NoneType)
-    choices = tuple(map(str, get_args(hint))) if get_origin(hint) is Literal else ()
+    literals = get_args(hint) if get_origin(hint) is Literal else ()
+    choices = tuple(map(str, literals))
     kind = str if choices else hint
     words = tuple(word for other in others if get_origin(other) is Literal for word in get_args(other))
     also = tuple(get_origin(other) or other for other in others if get_origin(other) is not Literal)
     more: dict[str, Any] = {"choices": choices, "also": also, "words": words}
+    if not all(isinstance(literal, str) for literal in literals):
+        more["literals"] = literals
     more |= {"reported": HOST not in extras, "file": FILE in extras}
     for extra in extras:
         match extra:

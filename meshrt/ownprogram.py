@@ -209,7 +209,7 @@ def _meant(error: Exception) -> str:
     return f"; did you mean mesh.{name}?" if meant else ""
 
 
-WANTED = {  # of arguments of the functions of meshrt/mesh, by their names: the type, and what that is to who writes a program
+WANTED = {  # of arguments of functions of meshrt/mesh, by their names: the type, and what that is to a program
     **dict.fromkeys(("tiles", "a", "b", "out", "total", "array"), ("ndarray", "an array, [bh, bw, *tile]")),
     **dict.fromkeys(("positions", "lines", "cores"), ("ndarray", "an array of bools")),
     "channel": ("Channel", "what `installed` gives: with installed(...) as way"),
