@@ -213,6 +213,8 @@ WANTED = {  # of arguments of functions of meshrt/mesh, by their names: the type
     **dict.fromkeys(("tiles", "a", "b", "out", "total", "array"), ("ndarray", "an array, [bh, bw, *tile]")),
     **dict.fromkeys(("positions", "lines", "cores"), ("ndarray", "an array of bools")),
     "channel": ("Channel", "what `installed` gives: with installed(...) as way"),
+    "ring": ("Ring", "one of the rings of a `with`, such as rings.x"),
+    "mesh": ("Mesh", "block.mesh"),
     "way": ("Tree", "what a collective gives: with ktree(...) as tree"),
     **dict.fromkeys(("flight", "others"), ("Flight", "what `send` has returned")),
     "block": ("Block", "the block that `run` got"),

@@ -4,7 +4,8 @@ program keeps nothing.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, Protocol
 
@@ -31,7 +32,32 @@ class Audit:
     file: str
     sent: list[tuple[int, Sequence[Awaited]]] = field(default_factory=list)  # line of the file, what was to arrive
     kept: int = 1000  # transfers, before those that were received are dropped
+    phase: str = ""  # that the cores are in
     fresh: dict[tuple[int, str], tuple[int, np.ndarray]] = field(default_factory=dict)  # line, numbers
+
+    @contextmanager
+    def inside(self, name: str) -> Iterator[None]:
+        """A phase. UsageError inside of another, which would end where this one begins, and get nothing of the rest."""
+        if self.phase:
+            raise UsageError(f"phase {name!r} is inside phase {self.phase!r}: one ends before the next begins")
+        self.phase = name
+        try:
+            yield
+        finally:
+            self.phase = ""
+
+    def works(self, macs: Any, shape: tuple[int, int]) -> None:
+        """UsageError for multiply-accumulates that are no numbers, or not for each core."""
+        each = np.asarray(macs)
+        numbers = each.dtype.kind in "iuf" and bool(np.isfinite(each).all())
+        try:
+            fits = numbers and np.broadcast_shapes(each.shape, shape) == shape
+        except ValueError:
+            fits = False
+        if not fits:
+            said = in_short(macs) if each.ndim == 0 or not numbers else f"an array of shape {list(each.shape)}"
+            wanted = f"a number of multiply-accumulates, or one for each core, {list(shape)}"
+            raise UsageError(f"work of {said}: give {wanted}")
 
     def fits(self, tiles: np.ndarray, out: np.ndarray | None) -> None:
         """Of a transfer: UsageError for a place that NumPy might stretch tiles to."""

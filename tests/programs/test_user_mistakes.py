@@ -232,6 +232,16 @@ WORDS = {  # one line of a program, and what is said of it
     "installed('x', chain, block).__enter__()": "`block` of installed is 'x'; it is the block that `run` got",
     "installed(block, 'x', chain, lines=[0]).__enter__()": "`lines` of installed is [0]; it is an array of bools",
     "allreduce(block, way, t)": "`way` of allreduce is a Channel; it is what a collective gives",
+    "block.elementwise(np.ones(7))": "tiles of shape [7]: the first two dimensions are the cores of the block, [2, 4]",
+    "block.work('many')": "work of 'many': give a number of multiply-accumulates, or one for each core, [2, 4]",
+    "block.work(float('nan'))": "work of nan: give a number of multiply-accumulates",
+    "block.work(np.arange(8))": "work of an array of shape [8]: give a number of multiply-accumulates, or one for each",
+    "stage(block, way, t, np.ones(4, bool))": "a stage of array([[",
+    "stage(block, way, 'x', np.ones(4, bool))": "a stage of 'x' additions: give their number",
+    "ktree(block, 'x', phases=1.5).__enter__()": "a K-tree has K = 1 to 64 phases, not 1.5",
+    "ktree(block, 'x', phases='2').__enter__()": "a K-tree has K = 1 to 64 phases, not '2'",
+    "start_shift(block, interleaved_rings(block).__enter__(), t, t)": "`ring` of start_shift is a Rings; it is one of",
+    "square(block)": "`mesh` of square is a Block; it is block.mesh",
     "block.elementwise([1])": "`tiles` of elementwise is [1]; it is an array, [bh, bw, *tile]",
     "block.matmul([[1]], t)": "`a` of matmul is [[1]]; it is an array, [bh, bw, *tile]",
     "block.matmul(t[..., 0], t)": "`a` of a product is of shape [2, 4, 4]: every core multiplies matrices",
@@ -278,6 +288,42 @@ def test_the_answer_names_what_came_and_what_is_wanted(line: str, answers: dict[
     assert (code, out) == (2, ""), err
     assert (WORDS | OTHERS)[line] in err and "bug of meshrt" not in err
     assert err.count("\n") == 1 and (line in OTHERS or ", line 1" in err), err
+
+
+def test_phases_follow_one_another() -> None:
+    """One inside of another would take all that comes after it from the outer one, too."""
+
+    def inside(block: Any) -> dict[str, Any]:
+        with block.phase("a"):
+            block.work(1)
+            with block.phase("b"):
+                block.work(10)
+        return {}
+
+    def after(block: Any) -> dict[str, Any]:
+        for name in ("a", "b", "a"):
+            try:
+                with block.phase(name):
+                    block.work(1)
+                    raise ZeroDivisionError
+            except ZeroDivisionError:
+                pass
+        return {}
+
+    with pytest.raises(UsageError, match="phase 'b' is inside phase 'a': one ends before the next begins"):
+        meshrt.run(inside, mesh=(2, 2))
+    assert meshrt.run(after, mesh=(2, 2)).phases == ["a", "b"]
+
+
+def test_no_operations_take_no_time() -> None:
+    def own(block: Any) -> dict[str, Any]:
+        block.elementwise(block.tiles("t", (4,), np.float32), calls=0)
+        block.work(np.ones((2, 1), int))
+        block.work(2.0)
+        return {}
+
+    report = meshrt.run(own, mesh=(3, 2))
+    assert (report["adds"], report["macs"]) == (0, 6 + 12)
 
 
 def test_a_function_that_calls_itself_is_told_once(run_meshrt: Any, tmp_path: Any) -> None:
