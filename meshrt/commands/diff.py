@@ -55,7 +55,7 @@ def command(
 
 
 def _share(text: str) -> float:
-    """'5%' or '0.05'. UsageError."""
+    """'5%' or '0.05'. UsageError, also for 5: who means five of a hundred would guard nothing."""
     from meshrt.errors import UsageError
 
     try:
@@ -64,6 +64,8 @@ def _share(text: str) -> float:
         share = -1.0
     if not 0 <= share < float("inf"):
         raise UsageError(f"--fail-above {text!r} is no share such as 5% or 0.05")
+    if share > 1 and not text.endswith("%"):
+        raise UsageError(f"--fail-above {text!r} is {100 * share:g}%: write that, or {share:g}%")
     return share
 
 

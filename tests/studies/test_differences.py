@@ -107,6 +107,11 @@ def test_two_reports_of_runs_on_the_command_line(run_meshrt: Run, tmp_path: Path
     second.write(b)
     code, out, err, _ = run_meshrt("diff", a, a, "--fail-above", "0%")
     assert (code, out, err) == (0, "nothing changed\n", "")
+    code, out, err, _ = run_meshrt("diff", a, b, "--fail-above", "5")
+    assert (code, out) == (2, "") and "--fail-above '5' is 500%: write that, or 5%" in err
+    assert (
+        run_meshrt("diff", a, b, "--fail-above", "500%").code == run_meshrt("diff", a, a, "--fail-above", "1").code == 0
+    )
     code, out, err, _ = run_meshrt("diff", a, b, "--only", "hops", "--fail-above", "0%")
     assert (code, out) == (2, "") and "--only 'hops' fits nothing in these files" in err
     code, out, err, _ = run_meshrt("diff", a, b, "--json", "-")
