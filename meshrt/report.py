@@ -190,9 +190,16 @@ def _at(part: Any, path: Any) -> Any:
         if not isinstance(part, Mapping) or name not in part:
             stem = ".".join(names[:at])
             contents = ", ".join(part) if isinstance(part, Mapping) else "a number"
-            raise KeyError(f"no {path!r}; {stem or 'a report'} has {contents}")
+            meant = _meant(part, path) if isinstance(path, str) and at == 0 else []
+            hint = f"did you mean {' or '.join(meant)}? " if meant else ""
+            raise KeyError(f"no {path!r}; {hint}{stem or 'a report'} has {contents}")
         part = part[name]
     return part
+
+
+def _meant(part: Mapping[str, Any], path: str) -> list[str]:
+    """Numbers whose path ends so, as `--expect` has them, or that have it behind a word, as `diff` has them."""
+    return [leaf for leaf in kinds.leaves(part) if leaf.endswith(f".{path}") or path.endswith(f".{leaf}")][:3]
 
 
 def write_json(report: Mapping[str, Any], path: str, said: str = "--json") -> None:

@@ -364,6 +364,10 @@ def test_a_report_tells_which_numbers_it_has() -> None:
         report[0]  # type: ignore[index]
     with pytest.raises(KeyError, match="no 'hop'; a report has messages"):
         report.kind("hop")
+    hints = {"cycles": "critical_path.cycles", "measured.hops": "hops", "max": "link_bytes.max or ramp_bytes.max or"}
+    for name, hint in hints.items():
+        with pytest.raises(KeyError, match=rf"no '{name}'; did you mean {hint}.* a report has messages"):
+            report[name]
     with pytest.raises(KeyError, match=r"'link_bytes' is several numbers: link_bytes.total, link_bytes.max"):
         report.kind("link_bytes")
     with pytest.raises(UsageError, match=r"the report /nowhere/r.json cannot be written"):
