@@ -19,7 +19,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from meshrt.branches import check_branches
-from meshrt.errors import MeshrtError, ProgramError, UsageError
+from meshrt.errors import MeshrtError, ProgramError, StallError, UsageError
 from meshrt.mesh.audit import Audit
 from meshrt.options import in_short
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # what only lists programs need not load it
     from meshrt.mesh.block import Block
 
 PACKAGE = Path(__file__).parent
+END = "the end of run"  # what all ranks say when they are there
 OWN_MISTAKES = (TypeError, AttributeError, NameError)  # a call or a name that does not exist
 
 
@@ -118,7 +119,14 @@ def _report_forgotten(block: "Block", result: dict[str, Any], run: Callable[...,
             f"{audit.path}, line {min(lines)}: nobody has received what is sent there, so its time is in no clock and"
             f" no core has waited for it ({len(lines)} transfers in all): give what `send` returns to `receive`"
         )
-    used = block.control.gather(bool(block.memory.peak or block.clock.cells.any()))
+    ends = block.control.gather((END, bool(block.memory.peak or block.clock.cells.any())))
+    elsewhere = [rank for rank, end in enumerate(ends or ()) if not isinstance(end, tuple) or end[:1] != (END,)]
+    if elsewhere:  # what came is of another call for all ranks
+        raise StallError(
+            f"{audit.path}: rank {elsewhere[0]} calls all ranks where rank 0 is at the end of run: ranks have to make"
+            " the same calls in the same order"
+        )
+    used = None if ends is None else [used for _, used in ends]
     names = getattr(getattr(run, "__code__", None), "co_names", ())
     if used is not None and not any(used) and block.payload and not {"lead", "x", "y"}.isdisjoint(names):
         block.console.clear()

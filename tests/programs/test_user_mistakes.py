@@ -343,3 +343,13 @@ def test_a_phase_is_named_on_every_machine() -> None:
 
             with pytest.raises(UsageError, match=r"a phase is named|is about .* tokens: give a whole number from 0 on"):
                 meshrt.run(own, on=on, size=size)
+
+
+@pytest.mark.parametrize("call", ["block.control.allreduce(1)", "block.phase('a').__enter__()"])
+def test_a_rank_that_calls_where_another_has_ended_is_told(call: str, run_meshrt: Any, tmp_path: Any) -> None:
+    """What rank 0 takes for the end of another is not: once it was a number that did not fit, far inside."""
+    program = tmp_path / "parts.py"
+    program.write_text(f"MESH = (2, 1)\ndef run(block):\n    if block.control.rank:\n        {call}\n    return {{}}\n")
+    code, _, err, _ = run_meshrt("run", str(program), ranks=2)
+    assert code == 124 and "Traceback" not in err, err
+    assert "parts.py: rank 1 calls all ranks where rank 0 is at the end of run: ranks have to make the same" in err
