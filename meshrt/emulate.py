@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from meshrt.errors import FullError, LimitError, UsageError, in_full
 from meshrt.given import Own, options_of
 from meshrt.machine import find_machine
+from meshrt.options import in_short, pythons, several
 from meshrt.program import Program, checked_settings
 from meshrt.ranks import host, launcher, outside
 from meshrt.ranks.alone import Alone
@@ -89,15 +90,18 @@ def run(
     `program` is the name of a program or a model, the path of a FILE.py, or a function `run(block, *, ...)`; `on` asks
     for a machine where a program has several; `payload` False, or "none" as the command says it, leaves numbers out.
     Options are those of `meshrt run PROGRAM --help`, of the program and of its machine (device, mesh or cores or tp,
-    core_memory ...); a device may also be a `Device`. `comm` are the ranks that share it [default: all]. Every rank
-    gets the report.
+    core_memory ...). A device may also be a `Device`, a file a path, a dtype NumPy's; sizes such as "8x8"
+    and texts such as "1,2,3" may be lists, tuples or arrays of numbers: the report has the text. `comm` are the ranks
+    that share it [default: all]. Every rank gets the report.
 
-    UsageError, LimitError and so on, as exceptions. On several ranks an error that comes up in the midst of the run
-    ends all of them, with its message and exit code, as `meshrt run` does: no rank could go on alone. So does, with its
-    traceback, what a rank raises outside of it and nobody catches.
+    UsageError, LimitError and so on, as exceptions, and ModelError (`meshrt.models.errors`) for a model's folder. On
+    several ranks an error that comes up in the midst of the run ends all of them, with its message and exit code, as
+    `meshrt run` does: no rank could go on alone. So does, with its traceback, what a rank raises outside of it and
+    nobody catches.
     """
     numbers = _with_numbers(payload)
     loaded, arguments, settings = options_of(program, on, options)
+    _check_comm(comm)
     with _one_thread():
         size = launcher.launched_size() if comm is None else comm.size
         if size == 1:
@@ -116,15 +120,18 @@ def sweep(
     comm: Intracomm | None = None,
     **options: Any,
 ) -> list[Report]:
-    """`run` for every combination of those options that are lists: `sweep("gemm", m=[64, 128], algorithm=[...])`.
+    """`run` for every combination of those options that are lists, ranges or arrays: `sweep("gemm", m=[64, 128])`.
 
-    In the order of the options, the last changing fastest; every rank gets all reports. Under mpirun the ranks share
-    out the runs, each of which is emulated whole by one. A run over a limit of the machine gives a report that says so
-    (`refused`), and what would do; any other error is raised.
+    One value of several numbers is a tuple or a text there: `mesh=[(4, 4), (8, 8)]`. In the order of the options, the
+    last changing fastest; every rank gets all reports. Under mpirun the ranks share out the runs, each of which is
+    emulated whole by one. A run over a limit of the machine gives a report that says so (`refused`), and what would do;
+    any other error is raised.
     """
     numbers = _with_numbers(payload)
-    names = [name for name, value in options.items() if isinstance(value, list)]
-    runs = [options | dict(zip(names, values, strict=True)) for values in product(*(options[name] for name in names))]
+    _check_comm(comm)
+    every = {name: several(value) for name, value in options.items() if not isinstance(value, tuple)}
+    varied = {name: values for name, values in every.items() if values is not None}
+    runs = [options | dict(zip(varied, values, strict=True)) for values in product(*varied.values())]
     ready = [options_of(program, on, choice) for choice in runs]
     host.prepare_environment()
     comm = comm or host.communicator()
@@ -147,11 +154,18 @@ def sweep(
 
 def _with_numbers(payload: Any) -> bool:
     """True, or "full" as the command says it; False, or "none". UsageError for anything else."""
+    payload = pythons(payload)
     if isinstance(payload, str) and payload in ("full", "none"):
         return payload == "full"
     if isinstance(payload, bool):
         return payload
     raise UsageError(f"payload is {payload!r}; it is True or 'full', or False or 'none' for no numbers")
+
+
+def _check_comm(comm: Any) -> None:
+    """UsageError for what is no communicator."""
+    if comm is not None and not hasattr(comm, "allgather"):
+        raise UsageError(f"comm is {in_short(comm)}; it is a communicator of mpi4py's, such as MPI.COMM_WORLD")
 
 
 def _together(

@@ -93,9 +93,9 @@ class Fit:
 def fit(program: Own | str | Path, *, on: str | None = None, search: bool = True, **options: Any) -> Fit:
     """What a run of the program with these options, those of `meshrt.run`, would hold, without running it.
 
-    `on` asks for a machine where a program has several. `search` also asks for the smallest mesh, or the fewest GPUs or
-    NeuronCores, the fewest regions and the longest context that fit. UsageError, LimitError where routing tables are
-    full.
+    There is no `payload`: it looks at shapes alone. `on` asks for a machine where a program has several. `search` also
+    asks for the smallest mesh, or the fewest GPUs or NeuronCores, the fewest regions and the longest context that fit.
+    UsageError, LimitError where routing tables are full.
     """
     loaded, arguments, settings = options_of(program, on, options)
     return fitted(loaded, arguments, settings, None if search else 0)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from meshrt.errors import UsageError
 from meshrt.machine import find_machine
+from meshrt.options import in_short
 from meshrt.program import Program, load_program, named, program_of, settings_of
 
 Own = Callable[..., dict[str, Any]]  # a program: run(block, *, ...)
@@ -17,6 +19,11 @@ def options_of(
     program: Own | str | Path, on: str | None, options: Mapping[str, Any]
 ) -> tuple[Program, dict[str, Any], dict[str, Any]]:
     """The program, its own options and those of its machine, checked. UsageError."""
+    if not isinstance(program, (str, PathLike)) and not hasattr(program, "__code__"):
+        raise UsageError(
+            f"program is {in_short(program)}; it is the name of a program or a model, the path of a FILE.py, or a"
+            " function run(block, *, ...), such as lambda block: other(block, 3)"
+        )
     if callable(program):
         loaded, fixed = program_of(program, on), dict[str, Any]()
     else:

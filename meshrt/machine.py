@@ -22,10 +22,12 @@ import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
+from numbers import Integral
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
+from meshrt.errors import UsageError
 from meshrt.records import dataclass
 
 
@@ -75,6 +77,14 @@ class Held:
     index: int
     place: str
     holders: Mapping[str, int]
+
+
+def check_phase(name: Any, tokens: Any) -> None:
+    """UsageError for a phase whose name is no text, and for a number of tokens that is none."""
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"a phase is named {name!r}: give it a text")
+    if tokens is not None and (not isinstance(tokens, Integral) or tokens < 0):
+        raise UsageError(f"phase {name!r} is about {tokens!r} tokens: give a whole number from 0 on, or leave it away")
 
 
 def machines() -> list[str]:

@@ -4,6 +4,7 @@ tokens: Annotated[int, "how many to store", AtLeast(1)] = 16
 """
 
 import inspect
+import os
 import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -19,6 +20,7 @@ from meshrt.whole import LARGEST
 
 # What may follow the help in Annotated[kind, help, ...]:
 HOST = "host"  # an option that says how a run is done, not what; reports leave it out
+FILE = "file"  # a text that may name a file or a folder: a script may give a path, such as pathlib's
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,15 @@ class Shown:
 
 
 @dataclass(frozen=True)
+class Listed:
+    """A text of numbers or words with that `between`, such as 1,2,3: a script may give one of them, or several as a
+    list, a tuple or an array. Of ";," those of a list have ; between, and their own parts a comma.
+    """
+
+    between: str = ","
+
+
+@dataclass(frozen=True)
 class Option:
     """One keyword argument of a program's run: a value of `kind`, or one of `choices`, from `least` to `most`."""
 
@@ -83,36 +94,56 @@ class Option:
     words: tuple[str, ...] = ()  # what may be there in place of a number
     ending: str | None = None  # of names of files that may be there in place of a choice
     machine: str = ""  # that it is an option of, if of none of a program's own
+    literals: tuple[Any, ...] = ()  # what the choices are to the program, if no texts
+    file: bool = False  # may it be a path?
+    between: str = ""  # what is between the parts of a text that a script may give one by one
 
     @property
     def flag(self) -> str:
         return f"--{self.name.replace('_', '-')}"
 
     def check(self, value: Any, said: str | None = None) -> Any:
-        """The value, as the command line has it: NumPy's numbers as Python's, (W, H) as "WxH", a number that is one of
-        the choices as its text. UsageError, by the name that was `said`, else the flag, for what is of another kind,
-        outside of the range or no choice. True and False are no numbers.
+        """The value, as the command line has it: NumPy's numbers as Python's, (W, H) as "WxH" and [1, 2] as "1,2" where
+        the option is such a text, a path as its text, a number or a dtype that is one of the choices as its name.
+        UsageError, by the name that was `said`, else the flag, for what is of another kind, outside of the range or no
+        choice. True and False are no numbers.
         """
         said = said or self.flag
         if value is None and self.default is None:
             return value
+        value = self._as_said(value)
         if isinstance(value, bool) and self.kind in (int, float) and bool not in self.also:
             raise UsageError(f"{said} is {value}; it is {self._words()}")
         if isinstance(value, self.also):
-            return "x".join(map(str, value)) if isinstance(value, tuple) and self._two else value
+            return value
         if isinstance(value, str) and value in self.words:
             return value
-        if isinstance(value, Integral) and not isinstance(value, bool):
-            value = int(value)
-            value = str(value) if str(value) in self.choices else value
         if self.kind in (int, float) and isinstance(value, Real) and not isinstance(value, bool):
-            return self._number(value, said)
+            return self._number(int(value) if isinstance(value, Integral) else value, said)
         if not isinstance(value, self.kind) and not self.choices:
-            raise UsageError(f"{said} is {value!r}; it is {self._words()}")
-        if self.choices and value not in self.choices and not self.is_file(value):
+            raise UsageError(f"{said} is {in_short(value)}; it is {self._words()}{_way_out(value)}")
+        if self.choices and (not isinstance(value, str) or value not in self.choices) and not self.is_file(value):
             there_are = ", ".join((*self.choices, *([f"files as mine{self.ending}"] if self.ending else [])))
             on = f"on {self.machine} " if self.machine else ""
-            raise UsageError(f"{said} is {value!r}; {on}there are {there_are}")
+            raise UsageError(f"{said} is {in_short(value)}; {on}there are {there_are}{_way_out(value)}")
+        return self.literals[self.choices.index(value)] if self.literals else value
+
+    def _as_said(self, value: Any) -> Any:
+        """What a script has given, where the command line has a text or a number for it: that; else the value."""
+        value = pythons(value)
+        if (self.file or self.ending) and isinstance(value, os.PathLike):
+            return os.fsdecode(value)
+        if self.choices:
+            if isinstance(value, type):  # np.float16, and the dtype of that name
+                value = value.__name__ if value.__name__ in self.choices else value
+            elif hasattr(value, "itemsize") and getattr(value, "name", None) in self.choices:
+                value = value.name
+            elif isinstance(value, Real):
+                text = str(int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value)
+                value = text if text in self.choices else value
+        between = "x" if self._two else self.between
+        if several(value) is not None or (self.between and isinstance(value, Real) and not isinstance(value, bool)):
+            return _joined(value, between) if between else value
         return value
 
     def _number(self, value: Any, said: str) -> int | float:
@@ -142,7 +173,10 @@ class Option:
 
     def _words(self) -> str:
         """What a value is."""
-        return f"{self.shown} or ({', '.join(str(self.shown).split('x'))})" if self._two else WORDS[self.kind]
+        if self._two:
+            return f"{self.shown} or ({', '.join(str(self.shown).split('x'))})"
+        about = self.help.split("  [default")[0].rstrip(".") if self.kind is str else ""
+        return f"{WORDS[self.kind]}{f' ({about})' if about else ''}"
 
     @property
     def _two(self) -> bool:
@@ -157,11 +191,53 @@ class Option:
 WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False"}
 
 
+def pythons(value: Any) -> Any:
+    """NumPy's numbers, bools and texts, also as arrays without dimensions, as Python's; anything else as it is."""
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
+
+
+def several(value: Any) -> list[Any] | None:
+    """The parts of a list, a tuple, a range or an array with dimensions; None of anything else."""
+    if isinstance(value, (list, tuple, range)):
+        return list(value)
+    shape = getattr(value, "shape", None)
+    return list(value.tolist()) if isinstance(shape, tuple) and shape and hasattr(value, "tolist") else None
+
+
+def _joined(value: Any, between: str) -> str:
+    """The text of a value, or of its parts with the first of the signs between them, and of theirs with the next."""
+    parts = several(value) if between else None
+    if parts is not None:
+        return between[0].join(_joined(part, between[1:]) for part in parts)
+    whole = isinstance(value, Real) and not isinstance(value, (bool, Integral)) and float(value).is_integer()
+    return str(int(value) if whole else value)
+
+
+def in_short(value: Any) -> str:
+    """A value as Python shows it, on one line, without the middle where it is long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 300 else f"{text[:150]} ... {text[-100:]}"
+
+
+def _way_out(value: Any) -> str:
+    """Behind what is said of several values where there is to be one."""
+    return "" if several(value) is None else "; `meshrt.sweep` runs each value of a list"
+
+
 def options_of(name: str, function: Callable[..., Any]) -> tuple[Option, ...]:
     """The keyword arguments of a program's `run`, or of what opens a machine, as options. UsageError."""
-    hints = get_type_hints(function, include_extras=True)
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except (NameError, TypeError, SyntaxError, AttributeError) as error:
+        raise UsageError(f"{name}: what an option of run is said to be is nothing that there is: {error}") from error
     keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    return tuple(_option(name, parameter, hints.get(parameter.name, str)) for parameter in keywords)
+    return tuple(_option(name, parameter, hints.get(parameter.name, _kind_of(parameter))) for parameter in keywords)
+
+
+def _kind_of(parameter: inspect.Parameter) -> type:
+    """Of an option of which nothing is said: that of its default, else a text."""
+    kind = type(parameter.default)
+    return kind if kind in (int, float, bool) else str
 
 
 Result = TypeVar("Result")
@@ -210,15 +286,22 @@ def _option(program: str, parameter: inspect.Parameter, hint: Any) -> Option:
     text = ""
     extras: list[Any] = []
     if get_origin(hint) is Annotated:
-        hint, text, *extras = get_args(hint)
+        hint, *extras = get_args(hint)
+        at = next((at for at, extra in enumerate(extras) if isinstance(extra, str)), None)
+        if at is not None and (at == 0 or extras[at] not in (HOST, FILE)):
+            text = extras.pop(at)
     others: list[Any] = []
     if get_origin(hint) in (Union, UnionType):
         hint, *others = (part for part in get_args(hint) if part is not NoneType)
-    choices = tuple(map(str, get_args(hint))) if get_origin(hint) is Literal else ()
+    literals = get_args(hint) if get_origin(hint) is Literal else ()
+    choices = tuple(map(str, literals))
     kind = str if choices else hint
     words = tuple(word for other in others if get_origin(other) is Literal for word in get_args(other))
     also = tuple(get_origin(other) or other for other in others if get_origin(other) is not Literal)
-    more: dict[str, Any] = {"choices": choices, "reported": HOST not in extras, "also": also, "words": words}
+    more: dict[str, Any] = {"choices": choices, "also": also, "words": words}
+    if not all(isinstance(literal, str) for literal in literals):
+        more["literals"] = literals
+    more |= {"reported": HOST not in extras, "file": FILE in extras}
     for extra in extras:
         match extra:
             case AtLeast(least):
@@ -233,6 +316,8 @@ def _option(program: str, parameter: inspect.Parameter, hint: Any) -> Option:
                 more |= {"choices": names, "ending": ending}
             case Shown(shown):
                 more["shown"] = shown
+            case Listed(between):
+                more["between"] = between
     if kind not in (int, float, str, bool):
         raise UsageError(f"{program}: option {parameter.name} is {kind}; it can be int, float, str, bool or a Literal")
     if parameter.default is parameter.empty:

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable
 from functools import wraps
+from inspect import CO_VARARGS
 from math import isnan
 from pathlib import Path
 from traceback import FrameSummary, extract_tb
@@ -18,13 +19,15 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from meshrt.branches import check_branches
-from meshrt.errors import MeshrtError, ProgramError, UsageError
+from meshrt.errors import MeshrtError, ProgramError, StallError, UsageError
 from meshrt.mesh.audit import Audit
+from meshrt.options import in_short
 
 if TYPE_CHECKING:  # what only lists programs need not load it
     from meshrt.mesh.block import Block
 
 PACKAGE = Path(__file__).parent
+END = "the end of run"  # what all ranks say when they are there
 OWN_MISTAKES = (TypeError, AttributeError, NameError)  # a call or a name that does not exist
 
 
@@ -79,7 +82,7 @@ def guarded(path: str, module: ModuleType, run: Callable[..., dict[str, Any]]) -
 def audited(run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """The run of a function that a script or a notebook has: what it forgot to receive or to write is told.
 
-    Errors have Python's own traceback there, which says more than a line.
+    Errors have Python's own traceback there, which says more than a line, and with it what was meant.
     """
     path = f"{run.__name__} of {os.path.basename(run.__code__.co_filename)}"
 
@@ -89,7 +92,14 @@ def audited(run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]
         cores = hasattr(machine, "lead")
         if cores:
             machine.audit = Audit(path, run.__code__.co_filename)
-        facts = _plain(path, run(*args, **options))
+        try:
+            result = run(*args, **options)
+        except Exception as error:
+            hint = _without_with(error) or _wrong_argument(error, _traced(error)[1:]) or _meant(error).lstrip("; ")
+            if hint:
+                error.add_note(f"meshrt: {hint}")
+            raise
+        facts = _plain(path, result)
         if cores:
             _report_forgotten(machine, facts, run)
         return facts
@@ -109,7 +119,14 @@ def _report_forgotten(block: "Block", result: dict[str, Any], run: Callable[...,
             f"{audit.path}, line {min(lines)}: nobody has received what is sent there, so its time is in no clock and"
             f" no core has waited for it ({len(lines)} transfers in all): give what `send` returns to `receive`"
         )
-    used = block.control.gather(bool(block.memory.peak or block.clock.cells.any()))
+    ends = block.control.gather((END, bool(block.memory.peak or block.clock.cells.any())))
+    elsewhere = [rank for rank, end in enumerate(ends or ()) if not isinstance(end, tuple) or end[:1] != (END,)]
+    if elsewhere:  # what came is of another call for all ranks
+        raise StallError(
+            f"{audit.path}: rank {elsewhere[0]} calls all ranks where rank 0 is at the end of run: ranks have to make"
+            " the same calls in the same order"
+        )
+    used = None if ends is None else [used for _, used in ends]
     names = getattr(getattr(run, "__code__", None), "co_names", ())
     if used is not None and not any(used) and block.payload and not {"lead", "x", "y"}.isdisjoint(names):
         block.console.clear()
@@ -155,10 +172,7 @@ def _is_hosts(error: Exception) -> bool:
 
 def _told(path: str, error: Exception, by_shape: bool = False) -> MeshrtError:
     """The error with its line of the file, or of a module beside it, and how the program got there."""
-    traceback = error.__traceback__
-    frames = [
-        pair for pair in _located(extract_tb(traceback), _frames(traceback)) if "importlib" not in pair[0].filename
-    ]
+    frames = [pair for pair in _traced(error) if "importlib" not in pair[0].filename]
     own_frames = [pair for pair in frames if _is_own(path, pair[0].filename)]
     if isinstance(error, MeshrtError):
         if own_frames and not isinstance(error, ProgramError):
@@ -173,17 +187,73 @@ def _told(path: str, error: Exception, by_shape: bool = False) -> MeshrtError:
         return UsageError(
             f"{location}: there is no module {error.name!r}: install it, or put {error.name}.py beside {path}"
         )
-    installs: Any = getattr(error, "obj", None)
-    if type(installs).__name__ == "_GeneratorContextManager":
-        return UsageError(f"{location}: what installs routes is for a `with`: with {installs.gen.__name__}(...) as way")
+    if forgotten := _without_with(error):
+        return UsageError(f"{location}: {forgotten}")
     if isinstance(error, ImportError) or (inside and isinstance(error, OWN_MISTAKES)):
-        return UsageError(f"{location}: {text}")
+        return UsageError(f"{location}: {text}{_meant(error)}")
+    if wrong := _wrong_argument(error, frames[frames.index(own_frames[-1]) + 1 :]):
+        return UsageError(f"{location}: {wrong}")
     if by_shape and inside and isinstance(error, (ValueError, IndexError)):
         return UsageError(f"{location}: {text}: by shape (--payload none) tiles are [1, 1, *tile], see block.lead")
     lines = [f"{location}: {text}", f"    {at.line}"]
     lines += [f"  with {arrays}" for arrays in [_arrays(at.line or "", frame)] if arrays]
     lines += [f"  called from {_location(path, summary)}: {summary.line}" for summary, _ in reversed(own_frames[:-1])]
+    lines = list(dict.fromkeys(lines))  # a function that calls itself without end is one line
     return ProgramError("\n".join(lines) + ("" if inside else _raised(error, frames)))
+
+
+def _without_with(error: Exception) -> str:
+    """What is said of routes that were installed without a `with`. '' where they were not."""
+    installs: Any = getattr(error, "obj", None)
+    if type(installs).__name__ != "_GeneratorContextManager":
+        return ""
+    return f"what installs routes is for a `with`: with {installs.gen.__name__}(...) as way"
+
+
+def _meant(error: Exception) -> str:
+    """Behind a name that a block does not have, and its mesh does."""
+    mesh, name = getattr(getattr(error, "obj", None), "mesh", None), getattr(error, "name", None)
+    meant = mesh is not None and isinstance(name, str) and hasattr(mesh, name)
+    return f"; did you mean mesh.{name}?" if meant else ""
+
+
+WANTED = {  # of arguments of functions of meshrt/mesh, by their names: the type, and what that is to a program
+    **dict.fromkeys(("tiles", "a", "b", "out", "total", "array"), ("ndarray", "an array, [bh, bw, *tile]")),
+    **dict.fromkeys(("positions", "lines", "cores"), ("ndarray", "an array of bools")),
+    "channel": ("Channel", "what `installed` gives: with installed(...) as way"),
+    "ring": ("Ring", "one of the rings of a `with`, such as rings.x"),
+    "mesh": ("Mesh", "block.mesh"),
+    "way": ("Tree", "what a collective gives: with ktree(...) as tree"),
+    **dict.fromkeys(("flight", "others"), ("Flight", "what `send` has returned")),
+    "block": ("Block", "the block that `run` got"),
+}
+
+
+def _wrong_argument(error: Exception, frames: list[tuple[FrameSummary, FrameType]]) -> str:
+    """Of an attribute that something does not have which the program gave to a function of meshrt/mesh: which argument
+    it was, and what is wanted there. '' where it was none.
+    """
+    inner = [(Path(summary.filename).resolve(), frame) for summary, frame in frames]
+    inner = [(path, frame) for path, frame in inner if PACKAGE in path.parents]
+    if not isinstance(error, AttributeError) or not inner or PACKAGE / "mesh" not in inner[0][0].parents:
+        return ""
+    called, values = inner[0][1].f_code, inner[0][1].f_locals
+    count = called.co_argcount + called.co_kwonlyargcount
+    names = called.co_varnames[: count + bool(called.co_flags & CO_VARARGS)]
+    for at, name in enumerate(names):
+        given = values.get(name) if at >= count else (values.get(name),)
+        kind, text = WANTED.get(name, ("", ""))
+        if kind not in ("", type(error.obj).__name__) and any(error.obj is part for part in given or ()):
+            return f"`{name}` of {called.co_name} is {_said(error.obj)}; it is {text}"
+    return ""
+
+
+def _said(value: Any) -> str:
+    """A value in a message: arrays by their shapes, and what is of meshrt by its type."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{value.dtype} {list(value.shape)}"
+    own = type(value).__module__.startswith("meshrt.")
+    return f"a {type(value).__name__}" if own else in_short(value)
 
 
 def _frames(traceback: Any) -> list[FrameType]:
@@ -194,8 +264,9 @@ def _frames(traceback: Any) -> list[FrameType]:
     return frames
 
 
-def _located(lines: list[FrameSummary], frames: list[FrameType]) -> list[tuple[FrameSummary, FrameType]]:
-    return list(zip(lines, frames, strict=True))
+def _traced(error: Exception) -> list[tuple[FrameSummary, FrameType]]:
+    """How the program got to an error, its own line first."""
+    return list(zip(extract_tb(error.__traceback__), _frames(error.__traceback__), strict=True))
 
 
 def _is_own(path: str, filename: str) -> bool:
@@ -242,7 +313,7 @@ def _plain(path: str, result: Any) -> dict[str, Any]:
     """The result of a user's program as JSON has it, with NumPy's numbers and arrays as plain ones. UsageError."""
 
     def plain(value: Any) -> Any:
-        if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        if hasattr(value, "dtype") and hasattr(value, "tolist"):  # also numbers of ml_dtypes
             return value.tolist()
         raise TypeError(f"a {type(value).__name__}")
 

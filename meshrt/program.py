@@ -13,13 +13,14 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from operator import index
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from meshrt.errors import UsageError, nearest
 from meshrt.machine import find_machine, machines
-from meshrt.options import AtLeast, AtMost, Choices, Option, Shown, options_of
+from meshrt.options import AtLeast, AtMost, Choices, Option, Shown, in_short, options_of
 from meshrt.records import dataclass
 
 __all__ = [  # with what users' programs have imported from here
@@ -155,7 +156,19 @@ def _describe(name: str, module: ModuleType) -> Program:
     machine = getattr(module, "MACHINE", "mesh")
     if machine not in machines():
         raise UsageError(f"{name}: MACHINE is {machine!r}; there are {', '.join(machines())}")
-    return Program(name, run, getattr(module, "MESH", (1, 1)), options, text.split("\n")[0], machine, text)
+    return Program(name, run, _mesh_of(name, module), options, text.split("\n")[0], machine, text)
+
+
+def _mesh_of(name: str, module: ModuleType) -> tuple[int, int]:
+    """The mesh that a program runs on unless it is asked for another. UsageError."""
+    sides = getattr(module, "MESH", (1, 1))
+    try:
+        width, height = map(index, sides)
+        if min(width, height) >= 1:
+            return width, height
+    except (TypeError, ValueError):
+        pass
+    raise UsageError(f"{name}: MESH is {in_short(sides)}; it is (WIDTH, HEIGHT), such as (8, 8)")
 
 
 def settings_of(machine: str) -> dict[str, Option]:

@@ -60,7 +60,21 @@ class Report:
     refused: str | None = None
 
     def __getitem__(self, path: str) -> Any:
-        return _at(self.data["measured"], path)
+        return _at(self._part("measured"), path)
+
+    def __contains__(self, path: object) -> bool:
+        """Is there a number, or several, of that path?"""
+        try:
+            _at(self.data.get("measured", {}), path)
+        except KeyError:
+            return False
+        return True
+
+    def _part(self, name: str) -> Any:
+        """A part of the JSON. KeyError that says why there is none of a run that was refused."""
+        if self.refused is not None and name not in self.data:
+            raise KeyError(f"no {name}: the run was refused: {self.refused}")
+        return self.data[name]
 
     @property
     def machine(self) -> str:
@@ -74,27 +88,30 @@ class Report:
     @property
     def result(self) -> dict[str, Any]:
         """What the program returned."""
-        return dict(self.data["result"])
+        return dict(self._part("result"))
 
     @property
     def measured(self) -> dict[str, Any]:
         """Of the whole run, by name."""
-        return dict(self.data["measured"])
+        return dict(self._part("measured"))
 
     @property
     def phases(self) -> list[str]:
         """The names of the phases, in order."""
-        return [phase["name"] for phase in self.data["phases"]]
+        return [phase["name"] for phase in self._part("phases")]
 
     def phase(self, name: str, path: str | None = None) -> Any:
         """What was measured in a phase: all of it, or the number of that path. KeyError."""
-        for phase in self.data["phases"]:
+        for phase in self._part("phases"):
             if phase["name"] == name:
                 return dict(phase) if path is None else _at(phase, path)
         raise KeyError(f"no phase {name!r}; there are {', '.join(self.phases) or 'none'}")
 
     def kind(self, path: str) -> str:
-        """How the number of that path came about: counted, declared, timed, extrapolated."""
+        """How the number of that path came about: counted, declared, timed, extrapolated. KeyError."""
+        part = self[path]
+        if isinstance(part, Mapping):
+            raise KeyError(f"{path!r} is several numbers: {', '.join(f'{path}.{name}' for name in part)}")
         return str(self.data["kinds"]["measured." + path])
 
     def table(self, verbose: bool = False) -> str:
@@ -125,9 +142,9 @@ class Report:
         """As `--json` writes it."""
         return json.dumps(self.data, indent=1) + "\n"
 
-    def write(self, path: str) -> None:
+    def write(self, path: str | Path) -> None:
         """Write the JSON to a file. UsageError where that cannot be."""
-        write_json(self.data, path)
+        write_json(self.data, str(path), "the report")
 
     def _repr_html_(self) -> str:
         from html import escape  # a notebook's alone
@@ -167,19 +184,27 @@ def read_report(path: str) -> Report:
     return Report(data)
 
 
-def _at(part: Any, path: str) -> Any:
-    for at, name in enumerate(path.split(".")):
+def _at(part: Any, path: Any) -> Any:
+    names = path.split(".") if isinstance(path, str) else [path]
+    for at, name in enumerate(names):
         if not isinstance(part, Mapping) or name not in part:
-            stem = ".".join(path.split(".")[:at])
+            stem = ".".join(names[:at])
             contents = ", ".join(part) if isinstance(part, Mapping) else "a number"
-            raise KeyError(f"no {path!r}; {stem or 'a report'} has {contents}")
+            meant = _meant(part, path) if isinstance(path, str) and at == 0 else []
+            hint = f"did you mean {' or '.join(meant)}? " if meant else ""
+            raise KeyError(f"no {path!r}; {hint}{stem or 'a report'} has {contents}")
         part = part[name]
     return part
 
 
-def write_json(report: Mapping[str, Any], path: str) -> None:
-    """The report as a file."""
-    write_file("--json", path, lambda stream: stream.write((json.dumps(report, indent=1) + "\n").encode()))
+def _meant(part: Mapping[str, Any], path: str) -> list[str]:
+    """Numbers whose path ends so, as `--expect` has them, or that have it behind a word, as `diff` has them."""
+    return [leaf for leaf in kinds.leaves(part) if leaf.endswith(f".{path}") or path.endswith(f".{leaf}")][:3]
+
+
+def write_json(report: Mapping[str, Any], path: str, said: str = "--json") -> None:
+    """The report as a file, which a message calls as it was `said`. UsageError."""
+    write_file(said, path, lambda stream: stream.write((json.dumps(report, indent=1) + "\n").encode()))
 
 
 def print_json(report: dict[str, Any]) -> None:

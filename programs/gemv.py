@@ -22,7 +22,7 @@ from meshrt.mesh.collectives.allreduce import allreduce as add_up
 from meshrt.mesh.collectives.treeplan import MOST_PHASES
 from meshrt.mesh.collectives.trees import Tree
 from meshrt.mesh.tiles import gather_parts, place
-from meshrt.options import AtLeast, AtMost
+from meshrt.options import AtLeast, AtMost, Listed
 from meshrt.programs.gemm import compare, random_matrices
 from meshrt.programs.storage import storage_type
 
@@ -34,7 +34,9 @@ def run(
     *,
     allreduce: Annotated[Literal["ktree", "pipeline", "ring"], "how partial sums are added"] = "ktree",
     phases: Annotated[int | None, "K: phases of the tree  [default: 2]", AtLeast(1), AtMost(MOST_PHASES)] = None,
-    groups: Annotated[str | None, "groups in its phases but the last, as 24 or 24,5  [default: measured]"] = None,
+    groups: Annotated[
+        str | None, "groups in its phases but the last, as 24 or 24,5  [default: measured]", Listed()
+    ] = None,
     axis: Annotated[Literal["x", "y"], "axis that the rows of B are cut along and sums are taken over"] = "y",
     k: Annotated[int, "length of x, rows of B", AtLeast(1)] = 256,
     n: Annotated[int, "columns of B, length of y", AtLeast(1)] = 256,

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from meshrt.errors import UsageError
 from meshrt.models.errors import ModelError
 from meshrt.models.files import MAX_TEXT_BYTES, parse_object, read_text
-from meshrt.options import AtLeast
+from meshrt.options import FILE, AtLeast
 from meshrt.records import dataclass
 
 FORMS = "uniform, zipf:S, lognormal, or a JSON file of how often each expert was chosen"
-RoutingText = Annotated[str | None, f"experts by shape: {FORMS}  [default: uniform]"]
+RoutingText = Annotated[str | None, f"experts by shape: {FORMS}  [default: uniform]", FILE]
 RoutingSeed = Annotated[int, "of the draws of --routing", AtLeast(0)]
 
 Draw = NDArray[np.intp]  # [tokens, top], in order of the experts' numbers

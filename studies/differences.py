@@ -7,6 +7,7 @@ from fnmatch import fnmatch
 from math import inf
 from typing import Any
 
+from meshrt.errors import UsageError, nearest
 from meshrt.studies.grid import shown
 
 SETTINGS = ("schema", "machine", "program", "arguments", "device", "mesh")  # of a report: what was asked for
@@ -40,6 +41,22 @@ def differences(
     ]
 
 
+def check_patterns(before: Any, after: Any, only: Sequence[str], left_out: Sequence[str] = LEFT_OUT) -> None:
+    """UsageError for a pattern that fits no path of either document: what it was to guard would go unseen."""
+    paths = list(dict.fromkeys(path for document in (before, after) for path, _ in _leaves(document)))
+    looked_at = [path for path in paths if path.split(".")[0] not in left_out]
+    for pattern in only:
+        if any(fnmatch(path, pattern) for path in looked_at):
+            continue
+        ends = [path for path in looked_at if path.endswith(f".{pattern}")]
+        hint = nearest(pattern, looked_at, "a pattern is of a whole path, such as measured.hops or *hops")
+        if any(fnmatch(path, pattern) for path in paths):
+            hint = f"{' and '.join(left_out)} are left out, of which --host adds the first"
+        elif ends:
+            hint = f"a pattern is of a whole path: did you mean {' or '.join([*ends[:3], f'*.{pattern}'])}?"
+        raise UsageError(f"--only {pattern!r} fits nothing in these files: {hint}")
+
+
 def is_setting(path: str) -> bool:
     """Is it what was asked for, and not what came of it?"""
     return path.split(".")[0] in SETTINGS
@@ -50,7 +67,8 @@ def above(differences: Sequence[Difference], share: float) -> list[str]:
     return [
         f"{diff.path} was {shown(diff.before)} and is {shown(diff.after)}: {percent(diff.change)}"
         for diff in differences
-        if not is_setting(diff.path) and (diff.change is None or abs(diff.change) > share)
+        # `not <=`: a number that has become NaN is no share of anything
+        if not is_setting(diff.path) and (diff.change is None or not abs(diff.change) <= share)
     ]
 
 
@@ -78,6 +96,8 @@ def _change(before: Any, after: Any) -> float | None:
 
 def _differ(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> bool:
     present = path in old, path in new
+    if present == (True, True) and old[path] != old[path] and new[path] != new[path]:  # NaN, and still NaN
+        return False
     return present != (True, True) or type(old[path]) is bool is not type(new[path]) or old[path] != new[path]
 
 

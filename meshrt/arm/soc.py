@@ -12,6 +12,7 @@ from meshrt.arm.core import ArmCore, StretchCost, Team
 from meshrt.arm.device import ArmDevice
 from meshrt.arm.memory import Dram
 from meshrt.errors import UsageError
+from meshrt.machine import check_phase
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 from meshrt.ranks.trace import Event
@@ -196,6 +197,7 @@ class Soc:
     @contextmanager
     def phase(self, name: str, tokens: int | None = None) -> Iterator[ArmPhase]:
         """Count what is done inside by name; the same name again adds to it."""
+        check_phase(name, tokens)
         phase = self.phases.setdefault(name, ArmPhase())
         phase.begun = self.counted(), sums(self.system)
         yield phase

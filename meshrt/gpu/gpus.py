@@ -14,6 +14,7 @@ from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.meter import GpuPhase, Reading, reading
 from meshrt.gpu.nodes import AUTO, check_nodes
 from meshrt.gpu.plan import StaticPlan
+from meshrt.machine import check_phase
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 from meshrt.ranks.course import CollectiveCourse
@@ -259,6 +260,7 @@ class Gpus:
     @contextmanager
     def phase(self, name: str, tokens: int = 0) -> Iterator[None]:
         """Count what is done inside by name; the same name again adds to it. All GPUs meet at its end."""
+        check_phase(name, tokens)
         before = self._readings()
         yield
         self.meet()

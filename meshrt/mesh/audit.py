@@ -4,14 +4,17 @@ program keeps nothing.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.mesh.memory import CoreMemory
+from meshrt.mesh.mesh import Mesh
+from meshrt.options import in_short
 from meshrt.records import dataclass
 
 
@@ -29,7 +32,32 @@ class Audit:
     file: str
     sent: list[tuple[int, Sequence[Awaited]]] = field(default_factory=list)  # line of the file, what was to arrive
     kept: int = 1000  # transfers, before those that were received are dropped
+    phase: str = ""  # that the cores are in
     fresh: dict[tuple[int, str], tuple[int, np.ndarray]] = field(default_factory=dict)  # line, numbers
+
+    @contextmanager
+    def inside(self, name: str) -> Iterator[None]:
+        """A phase. UsageError inside of another, which would end where this one begins, and get nothing of the rest."""
+        if self.phase:
+            raise UsageError(f"phase {name!r} is inside phase {self.phase!r}: one ends before the next begins")
+        self.phase = name
+        try:
+            yield
+        finally:
+            self.phase = ""
+
+    def works(self, macs: Any, shape: tuple[int, int]) -> None:
+        """UsageError for multiply-accumulates that are no numbers, or not for each core."""
+        each = np.asarray(macs)
+        numbers = each.dtype.kind in "iuf" and bool(np.isfinite(each).all())
+        try:
+            fits = numbers and np.broadcast_shapes(each.shape, shape) == shape
+        except ValueError:
+            fits = False
+        if not fits:
+            said = in_short(macs) if each.ndim == 0 or not numbers else f"an array of shape {list(each.shape)}"
+            wanted = f"a number of multiply-accumulates, or one for each core, {list(shape)}"
+            raise UsageError(f"work of {said}: give {wanted}")
 
     def fits(self, tiles: np.ndarray, out: np.ndarray | None) -> None:
         """Of a transfer: UsageError for a place that NumPy might stretch tiles to."""
@@ -37,6 +65,41 @@ class Audit:
             raise UsageError(
                 f"`out` of shape {list(out.shape)} for tiles of shape {list(tiles.shape)}: what arrives at a core is a"
                 " tile as it was sent"
+            )
+        plain = out is not None and {out.dtype.kind, tiles.dtype.kind} <= set("biufc")  # others NumPy does not know
+        if out is not None and plain and not np.can_cast(tiles.dtype, out.dtype, "same_kind"):
+            raise UsageError(
+                f"`out` of {out.dtype} for tiles of {tiles.dtype}: what arrives would be cut to numbers of another kind"
+            )
+
+    def multiplies(self, lead: tuple[int, int], operands: Mapping[str, Any]) -> None:
+        """UsageError for what is no tiles of rows and columns at all cores, which NumPy might take for such."""
+        for name, array in operands.items():
+            if isinstance(array, np.ndarray) and (array.ndim < 4 or array.shape[:2] != lead):
+                raise UsageError(
+                    f"`{name}` of a product is of shape {list(array.shape)}: every core multiplies matrices,"
+                    f" [bh, bw, rows, columns], of the cores of the block, {list(lead)} here (block.lead)"
+                )
+
+    def gathers(self, lead: tuple[int, int], mesh: Mesh, tiles: np.ndarray, shape: Any) -> None:
+        """Of a matrix [bh, bw, rows of tiles, columns of tiles, rows, columns]: UsageError for tiles that are none of
+        one, and for more rows or columns than all cores have.
+        """
+        if tiles.ndim != 6 or tiles.shape[:2] != lead:
+            raise UsageError(f"tiles of shape {list(tiles.shape)} are no matrix's: leave `shape` away to have them all")
+        rows, columns = mesh.height * tiles.shape[2] * tiles.shape[4], mesh.width * tiles.shape[3] * tiles.shape[5]
+        if not isinstance(shape, Sequence) or len(shape) != 2 or shape[0] > rows or shape[1] > columns:
+            raise UsageError(f"`shape` is {shape!r}: a matrix of these tiles has two sides, {rows} x {columns} at most")
+
+    def takes(self, owners: Any, count: int) -> None:
+        """UsageError for what is not the number of a core for each of them."""
+        whole = isinstance(owners, np.ndarray) and owners.dtype.kind in "iu" and owners.shape == (count,)
+        if not whole or owners.min() < 0 or owners.max() >= count:
+            by_shape = isinstance(owners, np.ndarray) and not whole
+            said = f"{owners.dtype} {list(owners.shape)}" if by_shape else in_short(owners)
+            raise UsageError(
+                f"`owners` is {said}: for each of the {count} cores, by number y * W + x, the number of the core whose"
+                f" tile it gets is wanted, int [{count}] of 0 to {count - 1}"
             )
 
     def chooses(self, chosen: Mapping[str, tuple[np.ndarray | None, int]], needed: str = "") -> None:

@@ -1,11 +1,12 @@
 """The block: a rank's cores in the course of a run: its phases, other sites on the wafer, its end."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from meshrt.errors import UsageError
+from meshrt.machine import check_phase
 from meshrt.mesh import meter
 from meshrt.mesh.computing import Computing
 from meshrt.mesh.defects import WaferMap, embed
@@ -35,14 +36,17 @@ class Block(Computing):
     @contextmanager
     def phase(self, name: str, tokens: int | None = None) -> Iterator[meter.Segment]:
         """A named stretch of the run with counters of its own; the report adds up those of one name. All cores begin it
-        when the last of them is there. `tokens`: how many it is about, for the report.
+        when the last of them is there. `tokens`: how many it is about, for the report. UsageError for a name or a
+        number that is none; in one's own program also for a phase inside of another.
         """
-        self._close()
-        segment = self._open(name)
-        segment.tokens = tokens
-        yield segment
-        self._close()
-        self._open("")
+        check_phase(name, tokens)
+        with nullcontext() if self.audit is None else self.audit.inside(name):
+            self._close()
+            segment = self._open(name)
+            segment.tokens = tokens
+            yield segment
+            self._close()
+            self._open("")
 
     def _open(self, name: str) -> meter.Segment:
         ledger = self.ledger

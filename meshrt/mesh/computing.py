@@ -29,6 +29,8 @@ class Computing(Cores):
         Timed as a core computes it (`Device.matmul_cycles`), `down` the columns of the result if so asked. UsageError
         where the tiles' sides do not go together.
         """
+        if self.audit is not None:
+            self.audit.multiplies(self.lead, {"a": a, "b": b} | ({} if total is None else {"total": total}))
         if a.shape[-1] != b.shape[-2]:
             raise UsageError(
                 f"a product of tiles {[*a.shape[2:]]} and {[*b.shape[2:]]} at each core: the first has {a.shape[-1]}"
@@ -89,8 +91,10 @@ class Computing(Cores):
     def work(self, macs: np.ndarray) -> None:
         """Every core does its own number of multiply-accumulates, int [bh, bw] (or what broadcasts to it).
 
-        UsageError for a number below 0.
+        UsageError for a number below 0, and in one's own program for what is no number, or none for each core.
         """
+        if self.audit is not None:
+            self.audit.works(macs, self.shape)
         each = macs if getattr(macs, "shape", ()) == self.shape else np.broadcast_to(macs, self.shape)
         if each.min() < 0:
             raise UsageError(f"work of {int(each.min())} multiply-accumulates: what a core does is no less than 0")
@@ -108,7 +112,12 @@ class Computing(Cores):
         self, tiles: np.ndarray, calls: int = 1, cores: np.ndarray | None = None, operands: int = 2
     ) -> None:  # fmt: skip
         """Every core, or those `cores`, is busy for `calls` element-wise operations on tiles of this size, each of
-        which reads so many operands that are vectors."""
+        which reads so many operands that are vectors. UsageError in one's own program for tiles that
+        are not those of all cores."""
+        if self.audit is not None:
+            self.check_lead(tiles)
+        if not calls:
+            return
         operations, itemsize = calls * prod(tiles.shape[2:]), tiles.dtype.itemsize
         self._added(operations, itemsize, operands, cores)
         self.clock.compute(operations, calls, cores, itemsize, operands)

@@ -210,6 +210,8 @@ class Cores:
         """
         try:
             least, dtype = min(map(index, shape), default=1), np.dtype(dtype)
+            if dtype.kind in "OSUMm":  # what is no number, or has no size
+                raise TypeError
         except TypeError as error:
             raise UsageError(
                 f"{name!r} is to have tiles of {shape!r}, {dtype!r}: a shape is a tuple of whole numbers, such as (8,),"

@@ -53,8 +53,14 @@ class CoreMemory:
     def keep(self, name: str, array: np.ndarray) -> np.ndarray:
         """Charge an array [bh, bw, *tile] as long as it, or any view of it, lives. LimitError where it does not fit.
 
-        Returns the array. One that is charged already is not charged again; several may have the same name.
+        UsageError for what has no dimensions of cores. Returns the array. One that is charged already is not charged
+        again; several may have the same name.
         """
+        if array.ndim < 2:
+            raise UsageError(
+                f"{name!r} is an array of shape {list(array.shape)}: what cores keep is [bh, bw, *tile], with the"
+                " cores of the block first (block.lead)"
+            )
         owner = array
         while isinstance(owner.base, np.ndarray):
             owner = owner.base

@@ -6,7 +6,7 @@ dimensions. Sizes that do not divide are padded with zeros at the south and east
 dropped by `gather`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import lcm
 from typing import Any
 
@@ -57,6 +57,8 @@ def place(
         raise UsageError(f"{name!r} is a function of its parts: give `shape` and `dtype`, too")
     if len(shape) != 2:
         raise UsageError(f"{name!r} of shape {list(shape)}: a matrix has rows and columns")
+    if cut is not None and (not isinstance(cut, Sequence) or len(cut) != 2):
+        raise UsageError(f"{name!r} cut into {cut!r} tiles: give two numbers, (rows of tiles, columns of tiles)")
     cut, single = cut or (block.mesh.height, block.mesh.width), cut is None
     mt, nt = tile_size(shape, cut)
     if cut[0] % block.mesh.height or cut[1] % block.mesh.width:
@@ -98,6 +100,8 @@ def gather(block: Block, tiles: np.ndarray, shape: tuple[int, int] | None = None
         return gather_parts(block, tiles, (block.mesh.height, block.mesh.width))
     if tiles.ndim == 4:
         tiles = tiles[:, :, None, None]
+    if block.audit is not None:
+        block.audit.gathers(block.lead, block.mesh, tiles, shape)
     rectangle = tiles.transpose(0, 2, 4, 1, 3, 5).reshape(
         tiles.shape[0] * tiles.shape[2] * tiles.shape[4], tiles.shape[1] * tiles.shape[3] * tiles.shape[5]
     )

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from meshrt.errors import UsageError
+from meshrt.machine import check_phase
 from meshrt.neuron.device import NeuronDevice
 from meshrt.neuron.dtypes import rounded
 from meshrt.neuron.memory import Hbm, Psum, Sbuf
@@ -256,6 +257,7 @@ class Core(ABC):
     @contextmanager
     def phase(self, name: str, tokens: int | None = None) -> Iterator[NeuronPhase]:
         """Count what happens inside by name. It begins when all before is done, and ends when all of it is."""
+        check_phase(name, tokens)
         begin = self.barrier()
         for buffer in (self.hbm, self.sbuf, self.psum):
             buffer.begin_phase()

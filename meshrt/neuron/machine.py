@@ -10,7 +10,7 @@ from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NEURON_PRESETS, NeuronDevice, find_neuron_device
 from meshrt.neuron.report import rows, title
 from meshrt.neuron.roofline import ceilings
-from meshrt.options import AtLeast, AtMost, Choices, Shown
+from meshrt.options import FILE, AtLeast, AtMost, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
@@ -39,8 +39,10 @@ def open_machine(
     cores: Annotated[int | None, "Shared by the ranks.  [default: the program's own]", AtLeast(1), AtMost(65_536)
         ] = None,
     device: Annotated[str | NeuronDevice, "", Choices(tuple(NEURON_PRESETS))] = "trn1",
-    maps: Annotated[str | None, "Write what each core and its link did, for `meshrt show`.", Shown("FILE.npz")] = None,
-    trace: Annotated[str | None, "Write what ran when, for a trace viewer such as Perfetto.", Shown("PATH")] = None,
+    maps: Annotated[str | None, "Write what each core and its link did, for `meshrt show`.",
+        Shown("FILE.npz"), FILE] = None,
+    trace: Annotated[str | None, "Write what ran when, for a trace viewer such as Perfetto.",
+        Shown("PATH"), FILE] = None,
     sbuf_bytes: Annotated[int | None, "Of a partition of SBUF.  [default: device's]", AtLeast(1)] = None,
 ) -> Cores:  # fmt: skip
     """This rank's NeuronCores. UsageError."""

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from meshrt.options import AtLeast
+from meshrt.options import AtLeast, Listed
 from meshrt.programs.generation.options import LayersRun
 from meshrt.programs.routing import RoutingSeed, RoutingText
 from meshrt.records import dataclass
@@ -32,7 +32,9 @@ class CacheOptions:
     """What keys and values are stored as."""
 
     attention: Annotated[Literal["fused", "concat"], "the cache is attention's own, or copied by every pass"] = "fused"
-    kv_chunk: Annotated[str, "tokens that a fused cache grows by: a number, prompt, or max: all there will be"] = "64"
+    kv_chunk: Annotated[
+        str, "tokens that a fused cache grows by: a number, prompt, or max: all there will be", Listed()
+    ] = "64"
     kv: Annotated[
         Literal["float32", "float16", "int8", "e4m3"], "storage of K and V; products are float16, of float32 float32"
     ] = "float16"

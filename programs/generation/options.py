@@ -4,7 +4,7 @@ from math import inf
 from typing import Annotated, Literal
 
 from meshrt.errors import UsageError
-from meshrt.options import HOST, Above, AtLeast, AtMost, Below
+from meshrt.options import FILE, HOST, Above, AtLeast, AtMost, Below, Listed
 from meshrt.ranks.files import check_target
 from meshrt.records import dataclass
 
@@ -15,7 +15,7 @@ EVERY = 16  # tokens from one state that is kept to the next
 PromptText = Annotated[
     str | None, f"text to go on from; - is standard input, @FILE a file, @@ a text's own @  [default: {PROMPT!r}]"
 ]
-PromptIds = Annotated[str | None, "token ids instead of text: 1,2,3"]
+PromptIds = Annotated[str | None, "token ids instead of text: 1,2,3", Listed()]
 PromptTokens = Annotated[
     int | None, "a prompt of so many tokens, whatever they say", AtLeast(1), AtMost(MOST_TOKENS)
 ]  # fmt: skip
@@ -27,7 +27,7 @@ Dtype = Annotated[
 Layers = Annotated[int | None, "only the first so many layers of the model", AtLeast(1)]
 LayersRun = Annotated[int | None, "run so many layers, count the last for the others; --payload none", AtLeast(1)]
 IgnoreEos = Annotated[bool, "do not stop at the end-of-text token"]
-LogitsPath = Annotated[str | None, "write all logits to this .npy: float32 [tokens, vocabulary]"]
+LogitsPath = Annotated[str | None, "write all logits to this .npy: float32 [tokens, vocabulary]", FILE]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +35,13 @@ class GenerationOptions:
     """What is to be generated, of which model, and what is kept of it: options that `llama` has on every machine."""
 
     model: Annotated[
-        str, "a packaged model's name, a Hugging Face folder, also a compressed one, or a name in its local cache"
+        str, "a packaged model's name, a Hugging Face folder, also a compressed one, or a name in its local cache", FILE
     ] = "llama-tiny"
     prompt: PromptText = None
     prompts: Annotated[
-        str | None, 'a file with a prompt a line, a text or {"prompt": TEXT}; - is standard input; each is answered'
+        str | None,
+        'a file with a prompt a line, a text or {"prompt": TEXT}; - is standard input; each is answered',
+        FILE,
     ] = None
     prompt_ids: PromptIds = None
     prompt_tokens: PromptTokens = None
@@ -54,7 +56,7 @@ class GenerationOptions:
     seed: Annotated[int, "of the sampling", AtLeast(0)] = 0
     ignore_eos: IgnoreEos = False
     logits: LogitsPath = None
-    checkpoint: Annotated[str | None, "folder to keep the state of the generation in", HOST] = None
+    checkpoint: Annotated[str | None, "folder to keep the state of the generation in", HOST, FILE] = None
     every: Annotated[
         int | None, f"new tokens from one state that is kept to the next  [default: {EVERY}]", AtLeast(1), HOST
     ] = None  # fmt: skip

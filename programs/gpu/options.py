@@ -2,12 +2,14 @@
 
 from typing import Annotated, Literal
 
-from meshrt.options import Above, AtLeast, Below
+from meshrt.options import FILE, Above, AtLeast, Below
 from meshrt.programs.generation.options import LayersRun
 from meshrt.programs.routing import RoutingSeed, RoutingText
 from meshrt.records import dataclass
 
-Model = Annotated[str, "a packaged model's name, or a Hugging Face folder: LLaMA, Qwen2, OPT, mixtures of experts"]
+Model = Annotated[
+    str, "a packaged model's name, or a Hugging Face folder: LLaMA, Qwen2, OPT, mixtures of experts", FILE
+]
 
 
 @dataclass(frozen=True, kw_only=True)

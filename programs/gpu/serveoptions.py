@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from meshrt.options import Above, AtLeast, AtMost, Below
+from meshrt.options import FILE, Above, AtLeast, AtMost, Below, Listed
 from meshrt.programs.gpu.options import Batches
 from meshrt.records import dataclass
 
@@ -15,7 +15,9 @@ class Load:
     """The requests."""
 
     requests: Annotated[int | None, "how many come  [default: 32, or all of a trace]", AtLeast(1)] = None
-    trace_file: Annotated[str | None, "when they came and how long: CSV (Azure, BurstGPT), or JSON (ShareGPT)"] = None
+    trace_file: Annotated[
+        str | None, "when they came and how long: CSV (Azure, BurstGPT), or JSON (ShareGPT)", FILE
+    ] = None
     skip_long: Annotated[bool, "leave out requests of a trace that are longer than the model may read"] = False
     rate: Annotated[
         float,
@@ -34,8 +36,8 @@ class Load:
     ] = 0.0
     random_prefix_len: Annotated[int, "tokens that all prompts begin with, beside their own", AtLeast(0)] = 0
     priorities: Annotated[int, "so many priorities, drawn for the requests", AtLeast(1)] = 1
-    prompt_tokens: Annotated[str, "of a prompt; 16:64 is a range"] = "32"
-    output_tokens: Annotated[str, "of an answer; 16:64 is a range"] = "32"
+    prompt_tokens: Annotated[str, "of a prompt; 16:64 is a range", Listed(":")] = "32"
+    output_tokens: Annotated[str, "of an answer; 16:64 is a range", Listed(":")] = "32"
     seed: Annotated[int, "of arrivals, lengths and tokens", AtLeast(0)] = 0
 
 
@@ -62,5 +64,5 @@ class Figures:
     """What is told."""
 
     goodput: Annotated[str | None, "milliseconds that a good request takes at most: ttft:500,tpot:50,e2el:9000"] = None
-    percentile_metrics: Annotated[str, "of which there are percentiles: ttft,tpot,itl,e2el"] = "ttft,tpot,itl"
-    metric_percentiles: Annotated[str, "which percentiles: 25,50,99"] = "99"
+    percentile_metrics: Annotated[str, "of which there are percentiles: ttft,tpot,itl,e2el", Listed()] = "ttft,tpot,itl"
+    metric_percentiles: Annotated[str, "which percentiles: 25,50,99", Listed()] = "99"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,10 @@ from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import rings, shifts
 from meshrt.mesh.presets import IDEAL
+from meshrt.mesh.wires.fabric import transfer
 from meshrt.mesh.wires.receiving import receive
+from meshrt.mesh.wires.routes import chain
+from meshrt.mesh.wires.tables import installed
 from meshrt.options import AtMost
 from meshrt.program import settings_of
 from meshrt.ranks.host import ONE_THREAD
@@ -224,6 +228,161 @@ def test_numbers_are_what_the_command_would_make_of_them() -> None:
             meshrt.run("linear", **option)
 
 
+def same(program: str, option: str, text: Any, given: list[Any], **others: Any) -> None:
+    """Each of these is that text: the reports are equal to the byte but for the host's part."""
+    said = outside_host(dict(meshrt.run(program, **{option: text}, **others).data))
+    for value in given:
+        report = outside_host(dict(meshrt.run(program, **{option: value}, **others).data))
+        assert json.dumps(report) == json.dumps(said), (option, value)
+
+
+def test_a_text_of_numbers_may_be_numbers(tmp_path: Path) -> None:
+    """As a list, a tuple, a range or an array: the report has the text of the command."""
+    few: dict[str, Any] = {"max_new_tokens": 1, "layers": 1, "payload": False}
+    ids = [[1, 2, 3], (1, 2, 3), range(1, 4), np.array([1, 2, 3]), [np.int64(1), 2.0, "3"], np.array([1.0, 2.0, 3.0])]
+    same("llama-tiny", "prompt_ids", "1,2,3", ids, **few)
+    same("llama-tiny", "prompt_ids", "7", [7, [7], np.int32(7), np.array(7)], **few)
+    same("llama-tiny", "prompt_ids", "1,2", [[1, 2], np.array([1, 2])], on="gpu", **few)
+    same("llama-tiny", "kv_chunk", "16", [16, np.int64(16)], on="arm", **few)
+    same("gemv", "groups", "4,2", [(4, 2), np.array([4, 2])], phases=3, k=64, n=64, mesh=(8, 8))
+    same("gemv", "mesh", "4x2", [[4, 2], np.array([4, 2]), (4.0, 2.0)], k=64, n=64)
+    same("gemv", "defects", "0.02", [0.02, np.float64(0.02)], k=64, n=64, mesh=(8, 8))
+    served: dict[str, Any] = {"requests": 2, "output_tokens": 2, "payload": False}
+    same("serve", "prompt_tokens", "4:8", [(4, 8), np.array([4, 8])], **served)
+    same("serve", "prompt_tokens", "4", [4], **served)
+    served["prompt_tokens"] = 4
+    same("serve", "metric_percentiles", "50,99.9", [(50, 99.9), [50.0, "99.9"]], **served)
+    same("serve", "percentile_metrics", "ttft,itl", [["ttft", "itl"]], **served)
+    traced = meshrt.run("shift", mesh=(4, 2), tile=2, trace=tmp_path / "a", trace_cores=[(0, 0), (3, "*")])
+    plain = meshrt.run("shift", mesh=(4, 2), tile=2, trace=str(tmp_path / "b"), trace_cores="0,0;3,*")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() and traced.measured == plain.measured
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([], "--prompt-ids '' is not a list of numbers such as 1,2,3"),
+        ([1, "x"], "--prompt-ids '1,x' is not a list of numbers such as 1,2,3"),
+        ([1.5, 2], "--prompt-ids '1.5,2' is not a list of numbers"),
+        ([True], "--prompt-ids 'True' is not a list of numbers"),
+        ([[1, 2], [3, 4]], r"--prompt-ids '\[1, 2\],\[3, 4\]' is not a list of numbers"),
+        ([512], "token id 512 is not in the model's vocabulary of 512: 0 to 511"),
+        (True, r"prompt_ids is True; it is a text \(token ids instead of text: 1,2,3\)"),
+        ({1, 2}, r"prompt_ids is \{1, 2\}; it is a text \(token ids instead of text: 1,2,3\)"),
+    ],
+)
+def test_numbers_are_refused_as_their_text_is(value: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        meshrt.run("llama-tiny", prompt_ids=value, max_new_tokens=1)
+
+
+def test_files_may_be_paths(tmp_path: Path) -> None:
+    """And models' folders; the report has the text. A text that is no name of a file is none that may be a path."""
+    few: dict[str, Any] = {"max_new_tokens": 1, "layers": 1}
+    folder = Path(meshrt.__file__).parent / "models" / "llama-tiny"
+    assert folder.is_dir()
+    same("llama", "model", str(folder), [folder], **few)
+    path = tmp_path / "logits.npy"
+    same("llama-tiny", "logits", str(path), [path], **few)
+    assert np.load(path).dtype == np.float32
+    maps = tmp_path / "maps.npz"
+    meshrt.run("shift", mesh=(4, 2), tile=2, maps=maps).write(tmp_path / "report.json")
+    assert maps.is_file() and json.loads((tmp_path / "report.json").read_text())["program"] == "shift"
+    device = tmp_path / "mine.toml"
+    device.write_text('name = "mine"\nalpha = 2.0\n')
+    assert meshrt.run("shift", mesh=(4, 2), tile=2, device=device).data["device"]["name"] == "mine"
+    with pytest.raises(UsageError, match=r"prompt is PosixPath\('a.txt'\); it is a text \(.*@FILE a file"):
+        meshrt.run("llama-tiny", prompt=Path("a.txt"))
+
+
+def test_a_dtype_is_its_name_and_a_flag_may_be_numpys() -> None:
+    import ml_dtypes
+
+    for dtype in (np.float16, np.dtype("float16"), np.dtype(np.float16).newbyteorder("=")):
+        same("gemm", "dtype", "float16", [dtype], mesh=(2, 2), **SMALL)
+    same("gemm", "dtype", "bfloat16", [ml_dtypes.bfloat16, np.dtype(ml_dtypes.bfloat16)], mesh=(2, 2), **SMALL)
+    same("gemm", "lockstep", True, [np.True_, np.array(True)], mesh=(2, 2), **SMALL)
+    same("gemm", "m", 16, [np.array(16), np.uint8(16)], mesh=(2, 2), k=8, n=8)
+    assert "max_abs_error" not in meshrt.run("gemm", mesh=(2, 2), payload=np.False_, **SMALL).result
+    for dtype, shown in (
+        (float, "<class 'float'>"),
+        (np.float64, "<class 'numpy.float64'>"),
+        (np.dtype("i4"), "dtype"),
+    ):
+        with pytest.raises(UsageError, match=f"dtype is {shown}.*; there are float32, bfloat16, float16"):
+            meshrt.run("gemm", dtype=dtype)
+
+
+def test_several_values_for_one_are_for_a_sweep() -> None:
+    for call in (meshrt.run, meshrt.sweep):
+        with pytest.raises(
+            UsageError, match=r"m is \(16, 32\); it is a whole number; `meshrt.sweep` runs each value of"
+        ):
+            call("gemm", m=(16, 32))
+    with pytest.raises(
+        UsageError, match=r"dtype is .*; there are float32, .*; `meshrt.sweep` runs each value of a list"
+    ):
+        meshrt.run("gemm", dtype=["float16", "float32"])
+    with pytest.raises(UsageError) as long:
+        meshrt.run("gemm", m=list(range(100_000)))
+    assert len(str(long.value)) < 500
+    small: dict[str, Any] = {"mesh": (2, 2), "k": 8, "n": 8, "payload": False}
+    for sizes in (range(8, 17, 8), np.array([8, 16]), [np.int64(8), 16.0]):
+        assert [report.arguments["m"] for report in meshrt.sweep("gemm", m=sizes, **small)] == [8, 16]
+    few: dict[str, Any] = {"max_new_tokens": 1, "layers": 1, "payload": False}
+    for prompts in ([(1, 2), "3,4"], [[1, 2], [3, 4]], np.array([[1, 2], [3, 4]])):
+        swept = meshrt.sweep("llama-tiny", prompt_ids=prompts, **few)
+        assert [report.arguments["prompt_ids"] for report in swept] == ["1,2", "3,4"]
+    (alone,) = meshrt.sweep("llama-tiny", prompt_ids=(1, 2), **few)
+    assert alone.arguments["prompt_ids"] == "1,2"
+
+
+def test_what_is_no_program_or_communicator_is_told() -> None:
+    def own(block: Block, *, size: int = 1) -> dict[str, Any]:
+        return {}
+
+    wrong: Any
+    for wrong in (None, 3, np, ["gemm"], partial(own, size=3)):
+        for call in (meshrt.run, meshrt.sweep, meshrt.fit):
+            with pytest.raises(
+                UsageError, match=r"program is .*; it is the name of a program or a model, the path of a"
+            ):
+                call(wrong)
+    for wrong in (3, "all"):
+        for run in (meshrt.run, meshrt.sweep):
+            with pytest.raises(UsageError, match=f"comm is {wrong!r}; it is a communicator of mpi4py's"):
+                run("gemm", comm=wrong)
+    with pytest.raises(UsageError, match="did you mean gemv or gemm"):
+        meshrt.run(Path("gemn"))
+
+
+def test_a_report_tells_which_numbers_it_has() -> None:
+    report = meshrt.run("shift", mesh=(4, 2), tile=2)
+    assert "hops" in report and "link_bytes.max" in report and "link_bytes" in report
+    assert "hop" not in report and "hops.max" not in report and 0 not in report
+    with pytest.raises(KeyError, match="no 0; a report has messages"):
+        report[0]  # type: ignore[index]
+    with pytest.raises(KeyError, match="no 'hop'; a report has messages"):
+        report.kind("hop")
+    hints = {"cycles": "critical_path.cycles", "measured.hops": "hops", "max": "link_bytes.max or ramp_bytes.max or"}
+    for name, hint in hints.items():
+        with pytest.raises(KeyError, match=rf"no '{name}'; did you mean {hint}.* a report has messages"):
+            report[name]
+    with pytest.raises(KeyError, match=r"'link_bytes' is several numbers: link_bytes.total, link_bytes.max"):
+        report.kind("link_bytes")
+    with pytest.raises(UsageError, match=r"the report /nowhere/r.json cannot be written"):
+        report.write("/nowhere/r.json")
+    (full,) = meshrt.sweep("gemm", core_memory=[10])
+    assert "hops" not in full
+    asks: list[Callable[[], Any]] = [
+        lambda: full["hops"], lambda: full.result, lambda: full.measured, lambda: full.phases,
+        lambda: full.phase("sum"), lambda: full.kind("hops"),
+    ]  # fmt: skip
+    for ask in asks:
+        with pytest.raises(KeyError, match=r"the run was refused: core .* the limit is 10 "):
+            ask()
+
+
 def test_a_range_is_told_as_far_as_there_is_one() -> None:
     def own(block: Block, *, share: Annotated[float, "", AtMost(0.5)] = 0.5) -> dict[str, Any]:
         return {}
@@ -383,6 +542,57 @@ def test_a_function_is_a_program() -> None:
         meshrt.run(halo, mesh=(5, 2), round=3)
     with pytest.raises(UsageError, match=r"forgets of test_api\.py, line .*: nobody has received"):
         meshrt.run(forgets, mesh=(5, 2))
+
+
+def test_an_option_without_an_annotation_is_of_the_kind_of_its_default(
+    run_meshrt: Callable[..., Finished], tmp_path: Path
+) -> None:
+    def own(block: Block, *, size=8, share=0.5, text="a", flag=False, other=None):  # type: ignore[no-untyped-def]
+        return {"values": [size, share, text, flag, other], "kinds": [type(size).__name__, type(share).__name__]}
+
+    assert meshrt.run(own, mesh=(1, 1)).result == {"values": [8, 0.5, "a", False, None], "kinds": ["int", "float"]}
+    given = meshrt.run(own, mesh=(1, 1), size=np.int64(9), share=1, text="b", flag=np.True_, other="c")
+    assert given.arguments == {"size": 9, "share": 1, "text": "b", "flag": True, "other": "c"}
+    for name, value, what_it_is in (("size", "9", "a whole number"), ("share", "9", "a number"), ("text", 9, "a text")):
+        with pytest.raises(UsageError, match=f"{name} is {value!r}; it is {what_it_is}"):
+            meshrt.run(own, mesh=(1, 1), **{name: value})
+    program = tmp_path / "own.py"
+    program.write_text("def run(block, *, size=8):\n    return {'next': size + 1}\n")
+    done = run_meshrt("run", str(program), "--size", "9")
+    assert done.code == 0 and done.stdout.startswith("next: 10\n"), done.stderr
+
+
+def test_a_functions_error_is_pythons_with_what_was_meant() -> None:
+    def without(block: Block) -> dict[str, Any]:
+        way: Any = installed(block, "x", chain)
+        return {"tiles": transfer(block, way, block.tiles("t", (1,), np.float32))}
+
+    def swapped(block: Block) -> dict[str, Any]:
+        with installed(block, "x", chain) as way:
+            wrong: Any = [1]
+            return {"tiles": transfer(block, way, wrong)}
+
+    def width(block: Any) -> dict[str, Any]:
+        return {"width": block.width}
+
+    notes = {
+        without: "what installs routes is for a `with`: with installed(...) as way",
+        swapped: "`tiles` of transfer is [1]; it is an array, [bh, bw, *tile]",
+        width: "did you mean mesh.width?",
+    }
+    for own, note in notes.items():
+        with pytest.raises(AttributeError) as raised:
+            meshrt.run(own, mesh=(4, 1))
+        assert raised.value.__notes__ == [f"meshrt: {note}"]
+
+
+def test_a_result_may_have_numbers_of_ml_dtypes() -> None:
+    import ml_dtypes
+
+    def own(block: Block) -> dict[str, Any]:
+        return {"sum": np.ones(3, ml_dtypes.bfloat16).sum(), "all": np.ones(2, ml_dtypes.bfloat16)}
+
+    assert meshrt.run(own, mesh=(1, 1)).result == {"sum": 3.0, "all": [1.0, 1.0]}
 
 
 def test_a_sweep_takes_every_combination_in_order() -> None:

@@ -39,6 +39,16 @@ FILES = {
     "stage.py": f"{LINES}import numpy as np\nfrom meshrt.mesh.wires.software import stage\ndef run(block):\n"
     "    with installed(block.tables, 'x', chain) as way:\n"
     "        stage(block, way, 1, np.ones(3, bool))\n    return {}\n",
+    "flat.py": "def run(block):\n    a = block.tiles('a', (8,), 'f')\n"
+    "    return {'c': float(block.matmul(a.repeat(8, 1), a.repeat(8, 1)).sum())}\n",
+    "adds.py": f"{LINES}from meshrt.mesh.wires.fabric import transfer\ndef add(here, came):\n    here += came\n"
+    "def run(block):\n    t = block.tiles('t', (8,), 'f')\n    t[...] = 1\n"
+    "    with installed(block, 'x', chain) as way:\n        transfer(block, way, t, t, combine=add)\n",
+    "swapped.py": f"{LINES}from meshrt.mesh.wires.fabric import transfer\ndef run(block):\n"
+    "    t = block.tiles('t', (8,), 'f')\n    t[...] = 1\n"
+    "    with installed(block, 'x', chain) as way:\n        transfer(block, 'x', t, t)\n",
+    "named.py": "def run(block):\n    with block.phase(3):\n        return {}\n",
+    "sized.py": "MESH = 8\ndef run(block):\n    return {}\n",
     "quiet.py": "def run(block, *, quiet: bool = False):\n    return {}\n",
     "story.txt": "Once upon a time\n",
     "some.gguf": "GGUF",

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lines import run_lines
 from runs import new_block
 
+import meshrt
 from meshrt.errors import UsageError
 from meshrt.mesh.collectives.allreduce import allreduce, ktree, pipeline
 from meshrt.mesh.collectives.broadcast import spreads, start, start_allgather
@@ -94,6 +96,10 @@ def test_a_tile_has_numbers(shape: tuple[int, ...], comm: Any) -> None:
         ("y", [Route(0, (1,)), Route(1, (-1, 2))], None, r"from core 1 to \[-1, 2\] of a line along y, .* 0 to 2"),
         ("x", [Route(9, (1,))], None, r"from core 9 to \[1\]"),
         ("x", [Route(3, ())], None, r"from core 3 to \[\]"),
+        ("x", [Route(3, (3,))], None, r"from core 3 to \[3\]: what a core has does not go over its router to itself"),
+        ("x", lambda n: routes.chain(n, 0), None, r"from core 0 to \[0\]: what a core has does not go"),
+        ("x", [Route(0, 1)], None, r"Route\(0, 1\): the stops are a tuple, of one core as well: \(1,\)"),
+        ("x", [Route(0, (1.5,))], None, r"Route\(0, \(1.5,\)\): cores of a line are whole numbers"),
         ("x", [Route(0, (1,))], np.ones(5, bool), r"lines along x are chosen by 3 bools, .* not by bool \[5\]"),
         ("y", [Route(0, (1,))], np.arange(3), r"lines along y are chosen by 5 bools, .* not by int64 \[3\]"),
     ],
@@ -134,6 +140,15 @@ def test_only_entries_that_there_are_can_be_changed(core: tuple[int, int], colou
     block = new_block(comm, MESH)
     with pytest.raises(UsageError, match=rf"colour {colour} of core .*: the mesh has 5 x 3 cores"):
         overwrite(block.tables, core, colour, 0, 0)
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_one_route_alone_is_a_list_of_one(comm: Any) -> None:
+    block = new_block(comm, MESH)
+    tiles = np.ones((3, 5, 2), np.float32)
+    with installed(block, "x", Route(0, (1,))) as channel:
+        fabric.transfer(block, channel, tiles)
+    assert block.counters.messages == 3
 
 
 MISTAKEN = """
@@ -190,3 +205,151 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(mistake: str, text: str, ru
     assert code == 2, err
     assert text in err and "Traceback" not in err and "bug" not in err and out == ""
     assert run_meshrt("run", str(program)).code == 0
+
+
+HEAD = """
+import numpy as np
+from meshrt.mesh import *
+MESH = (4, 2)
+
+def run(block):
+    t = block.tiles("t", (4, 4), np.float32)
+    t[...] = 1
+    with installed(block, "x", chain) as way:
+        {}
+    return {{}}
+"""
+WORDS = {  # one line of a program, and what is said of it
+    "transfer(block, 'x', t)": "`channel` of transfer is 'x'; it is what `installed` gives: with installed(...) as way",
+    "transfer(block, t, t)": "`channel` of transfer is float32 [2, 4, 4, 4]; it is what `installed` gives",
+    "transfer(way, block, t)": "`block` of transfer is a Channel; it is the block that `run` got",
+    "transfer(block, way, [1, 2])": "`tiles` of transfer is [1, 2]; it is an array, [bh, bw, *tile]",
+    "transfer(block, way, t, [0])": "`out` of transfer is [0]; it is an array, [bh, bw, *tile]",
+    "transfer(block, way, t, t.astype(int))": "`out` of int64 for tiles of float32: what arrives would be cut",
+    "transfer(block, way, t, t, combine=lambda a, b: None)": "`combine` returned None: it returns what the core has",
+    "receive(block, None)": "`flight` of receive is None; it is what `send` has returned",
+    "receive(block, send(block, way, t), 3)": "`others` of receive is 3; it is what `send` has returned",
+    "installed('x', chain, block).__enter__()": "`block` of installed is 'x'; it is the block that `run` got",
+    "installed(block, 'x', chain, lines=[0]).__enter__()": "`lines` of installed is [0]; it is an array of bools",
+    "allreduce(block, way, t)": "`way` of allreduce is a Channel; it is what a collective gives",
+    "block.elementwise(np.ones(7))": "tiles of shape [7]: the first two dimensions are the cores of the block, [2, 4]",
+    "block.work('many')": "work of 'many': give a number of multiply-accumulates, or one for each core, [2, 4]",
+    "block.work(float('nan'))": "work of nan: give a number of multiply-accumulates",
+    "block.work(np.arange(8))": "work of an array of shape [8]: give a number of multiply-accumulates, or one for each",
+    "stage(block, way, t, np.ones(4, bool))": "a stage of array([[",
+    "stage(block, way, 'x', np.ones(4, bool))": "a stage of 'x' additions: give their number",
+    "ktree(block, 'x', phases=1.5).__enter__()": "a K-tree has K = 1 to 64 phases, not 1.5",
+    "ktree(block, 'x', phases='2').__enter__()": "a K-tree has K = 1 to 64 phases, not '2'",
+    "start_shift(block, interleaved_rings(block).__enter__(), t, t)": "`ring` of start_shift is a Rings; it is one of",
+    "square(block)": "`mesh` of square is a Block; it is block.mesh",
+    "block.elementwise([1])": "`tiles` of elementwise is [1]; it is an array, [bh, bw, *tile]",
+    "block.matmul([[1]], t)": "`a` of matmul is [[1]]; it is an array, [bh, bw, *tile]",
+    "block.matmul(t[..., 0], t)": "`a` of a product is of shape [2, 4, 4]: every core multiplies matrices",
+    "block.matmul(t, t.swapaxes(0, 1))": "`b` of a product is of shape [4, 2, 4, 4]: every core multiplies matrices",
+    "block.memory.keep('k', [1])": "`array` of keep is [1]; it is an array, [bh, bw, *tile]",
+    "block.memory.keep('k', np.ones(3))": "'k' is an array of shape [3]: what cores keep is [bh, bw, *tile]",
+    "block.tiles('o', (4,), object)": "'o' is to have tiles of (4,), dtype('O'): a shape is a tuple of whole numbers",
+    "block.tiles('o', (4,), str)": "a kind of numbers one of NumPy's, such as np.float32",
+    "block.width": "'Block' object has no attribute 'width'; did you mean mesh.width?",
+    "block.phase(3).__enter__()": "a phase is named 3: give it a text",
+    "block.phase('').__enter__()": "a phase is named '': give it a text",
+    "block.phase('a', tokens=-1).__enter__()": "phase 'a' is about -1 tokens: give a whole number from 0 on",
+    "block.phase('a', tokens='b').__enter__()": "phase 'a' is about 'b' tokens: give a whole number from 0 on",
+    "place(block, 'm', np.ones((4, 4)), cut=4)": "'m' cut into 4 tiles: give two numbers, (rows of tiles, columns of",
+    "gather(block, place(block, 'm', np.ones((4, 4))), (9, 9))": "`shape` is (9, 9): a matrix of these tiles has two",
+    "gather(block, place(block, 'm', np.ones((4, 4))), 4)": "`shape` is 4: a matrix of these tiles has two sides, 4",
+    "gather(block, t[..., 0], (4, 4))": "tiles of shape [2, 4, 4] are no matrix's: leave `shape` away to have them all",
+    "take(block, crossbar(block).__enter__(), [0, 1], t)": "`owners` is [0, 1]: for each of the 8 cores, by number y",
+    "take(block, crossbar(block).__enter__(), np.zeros((2, 4)), t)": "`owners` is float64 [2, 4]: for each of the 8",
+    "take(block, crossbar(block).__enter__(), np.full(8, 8), t)": "the number of the core whose tile it gets is wanted",
+}
+OTHERS = {  # whole programs
+    "MESH = 4\ndef run(block): ...": "MESH is 4; it is (WIDTH, HEIGHT), such as (8, 8)",
+    "MESH = '4x2'\ndef run(block): ...": "MESH is '4x2'; it is (WIDTH, HEIGHT)",
+    "MESH = (0, 2)\ndef run(block): ...": "MESH is (0, 2); it is (WIDTH, HEIGHT)",
+    "MESH = (4, 2, 1)\ndef run(block): ...": "MESH is (4, 2, 1); it is (WIDTH, HEIGHT)",
+    "def run(block, *, size: 'Foo' = 4): ...": "what an option of run is said to be is nothing that there is",
+}
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
+    folder, lines = tmp_path_factory.mktemp("words"), {}
+    for number, line in enumerate([*WORDS, *OTHERS]):
+        path = folder / f"p{number}.py"
+        path.write_text(HEAD.format(line) if line in WORDS else line)
+        lines[line] = ["run", str(path)]
+    return run_lines(lines, tmp_path_factory.mktemp("lines"))
+
+
+@pytest.mark.parametrize("line", [*WORDS, *OTHERS])
+def test_the_answer_names_what_came_and_what_is_wanted(line: str, answers: dict[str, tuple[int, str, str]]) -> None:
+    code, out, err = answers[line]
+    assert (code, out) == (2, ""), err
+    assert (WORDS | OTHERS)[line] in err and "bug of meshrt" not in err
+    assert err.count("\n") == 1 and (line in OTHERS or ", line 1" in err), err
+
+
+def test_phases_follow_one_another() -> None:
+    """One inside of another would take all that comes after it from the outer one, too."""
+
+    def inside(block: Any) -> dict[str, Any]:
+        with block.phase("a"):
+            block.work(1)
+            with block.phase("b"):
+                block.work(10)
+        return {}
+
+    def after(block: Any) -> dict[str, Any]:
+        for name in ("a", "b", "a"):
+            try:
+                with block.phase(name):
+                    block.work(1)
+                    raise ZeroDivisionError
+            except ZeroDivisionError:
+                pass
+        return {}
+
+    with pytest.raises(UsageError, match="phase 'b' is inside phase 'a': one ends before the next begins"):
+        meshrt.run(inside, mesh=(2, 2))
+    assert meshrt.run(after, mesh=(2, 2)).phases == ["a", "b"]
+
+
+def test_no_operations_take_no_time() -> None:
+    def own(block: Any) -> dict[str, Any]:
+        block.elementwise(block.tiles("t", (4,), np.float32), calls=0)
+        block.work(np.ones((2, 1), int))
+        block.work(2.0)
+        return {}
+
+    report = meshrt.run(own, mesh=(3, 2))
+    assert (report["adds"], report["macs"]) == (0, 6 + 12)
+
+
+def test_a_function_that_calls_itself_is_told_once(run_meshrt: Any, tmp_path: Any) -> None:
+    program = tmp_path / "deep.py"
+    program.write_text("def deep():\n    return deep()\ndef run(block):\n    return deep()\n")
+    code, _, err, _ = run_meshrt("run", str(program))
+    assert code == 1 and "RecursionError" in err and err.count("\n") < 6, err
+
+
+def test_a_phase_is_named_on_every_machine() -> None:
+    for on, size in (("mesh", (1, 1)), ("neuron", 1), ("gpu", 1), ("arm", 1)):
+        for name, tokens in ((3, 1), ("", 1), ("a", -1), ("a", 1.5)):
+
+            def own(machine: Any, name: Any = name, tokens: Any = tokens, /) -> dict[str, Any]:
+                with machine.phase(name, tokens=tokens):
+                    return {}
+
+            with pytest.raises(UsageError, match=r"a phase is named|is about .* tokens: give a whole number from 0 on"):
+                meshrt.run(own, on=on, size=size)
+
+
+@pytest.mark.parametrize("call", ["block.control.allreduce(1)", "block.phase('a').__enter__()"])
+def test_a_rank_that_calls_where_another_has_ended_is_told(call: str, run_meshrt: Any, tmp_path: Any) -> None:
+    """What rank 0 takes for the end of another is not: once it was a number that did not fit, far inside."""
+    program = tmp_path / "parts.py"
+    program.write_text(f"MESH = (2, 1)\ndef run(block):\n    if block.control.rank:\n        {call}\n    return {{}}\n")
+    code, _, err, _ = run_meshrt("run", str(program), ranks=2)
+    assert code == 124 and "Traceback" not in err, err
+    assert "parts.py: rank 1 calls all ranks where rank 0 is at the end of run: ranks have to make the same" in err

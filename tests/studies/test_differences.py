@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import meshrt
 from meshrt.errors import UsageError
 from meshrt.studies import bounds, combinations
-from meshrt.studies.differences import above, differences
+from meshrt.studies.differences import above, check_patterns, differences
 
 Run = Callable[..., Any]
 
@@ -72,6 +73,33 @@ def test_a_share_is_of_results_and_in_both_directions() -> None:
     ]
 
 
+def test_a_number_that_becomes_none_is_above_any_share_and_one_that_stays_none_is_no_change() -> None:
+    nan = float("nan")
+    assert above(differences({"result": {"error": 0.5}}, {"result": {"error": nan}}), 1e9) == [
+        "result.error was 0.5 and is nan: +nan %"
+    ]
+    assert len(above(differences({"result": {"error": nan}}, {"result": {"error": 0.5}}), 1e9)) == 1
+    assert differences({"result": {"error": nan}}, {"result": {"error": nan}}) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        ("hops", "a pattern is of a whole path: did you mean measured.hops or phases.prefill.hops or .* or *.hops?"),
+        ("stages", "a pattern is of a whole path: did you mean measured.stages or *.stages?"),
+        ("measured.hop", "did you mean measured.hops"),
+        ("macs,energy", "a pattern is of a whole path, such as measured.hops or *hops"),
+        ("host.*", "host and kinds are left out, of which --host adds the first"),
+    ],
+)
+def test_a_pattern_that_fits_nothing_guards_nothing_and_is_refused(pattern: str, hint: str) -> None:
+    hint = ".*".join(re.escape(part) for part in hint.split(".*"))
+    with pytest.raises(UsageError, match=f"--only {re.escape(repr(pattern))} fits nothing in these files: {hint}"):
+        check_patterns(BEFORE, AFTER, ["*hops", pattern])
+    check_patterns(BEFORE, AFTER, ["*hops", "result.ids.2", "measured.*"])
+    check_patterns(BEFORE, AFTER, ["host.*"], ("kinds",))
+
+
 def test_two_reports_of_runs_on_the_command_line(run_meshrt: Run, tmp_path: Path) -> None:
     a, b = (str(tmp_path / name) for name in ("a.json", "b.json"))
     first, second = (meshrt.run("shift", mesh=(n, 1), tile=2) for n in (3, 4))
@@ -79,6 +107,13 @@ def test_two_reports_of_runs_on_the_command_line(run_meshrt: Run, tmp_path: Path
     second.write(b)
     code, out, err, _ = run_meshrt("diff", a, a, "--fail-above", "0%")
     assert (code, out, err) == (0, "nothing changed\n", "")
+    code, out, err, _ = run_meshrt("diff", a, b, "--fail-above", "5")
+    assert (code, out) == (2, "") and "--fail-above '5' is 500%: write that, or 5%" in err
+    assert (
+        run_meshrt("diff", a, b, "--fail-above", "500%").code == run_meshrt("diff", a, a, "--fail-above", "1").code == 0
+    )
+    code, out, err, _ = run_meshrt("diff", a, b, "--only", "hops", "--fail-above", "0%")
+    assert (code, out) == (2, "") and "--only 'hops' fits nothing in these files" in err
     code, out, err, _ = run_meshrt("diff", a, b, "--json", "-")
     rows = {row["path"]: row for part in json.loads(out).values() for row in part}
     hops = rows["measured.hops"]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from numbers import Integral
 
 from meshrt.errors import UsageError
 from meshrt.mesh.wires.routes import Route, chain, multicast, side_by_side
@@ -47,8 +48,8 @@ def ktree(n: int, phases: int = 2, groups: int | tuple[int, ...] | None = None) 
     partial sums of a group come in from both ends to its middle member. The last phase has one group. Where no number
     is given, a phase with r phases to go, itself included, leaves m^((r-1)/r) of its m members as roots. UsageError.
     """
-    if not 1 <= phases <= MOST_PHASES:
-        raise UsageError(f"a K-tree has K = 1 to {MOST_PHASES} phases, not {phases}")
+    if not isinstance(phases, Integral) or not 1 <= phases <= MOST_PHASES:
+        raise UsageError(f"a K-tree has K = 1 to {MOST_PHASES} phases, not {phases!r}")
     fixed = () if groups is None else (groups,) if isinstance(groups, int) else tuple(groups)
     if len(fixed) > phases - 1:
         numbers = ", ".join(map(str, fixed))

@@ -103,8 +103,11 @@ def take(block: "Block", bar: Crossbar, owners: np.ndarray, tiles: np.ndarray) -
     """The tile of its owner for every core, [bh, bw, *tile], sent by the owner: one transfer. All ranks call it.
 
     `owners`: of each core, by number y * W + x, that of the core whose tile it gets, int [W * H]; as with NumPy's
-    `take` one may be there more often, or not at all. LimitError, UsageError, RouteError as `exchange`.
+    `take` one may be there more often, or not at all. LimitError, UsageError, RouteError as `exchange`; UsageError in
+    one's own program also for owners that are no such numbers.
     """
+    if block.audit is not None:
+        block.audit.takes(owners, block.mesh.width * block.mesh.height)
     (taken,) = exchange(block, bar, Transfer(None, owners, tiles))
     return taken
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires.lane import MessageBuffer
 from meshrt.mesh.wires.lines import View
@@ -58,7 +59,10 @@ def deliver(
             if isinstance(part.to, slice) and isinstance(combine, np.ufunc) and target.dtype.kind == "f":
                 combine(own_tiles, packet, out=own_tiles)  # NumPy looks after memory that both share
             else:
-                target[:, part.to] = packet if combine is None else combine(own_tiles, packet)
+                landed = packet if combine is None else combine(own_tiles, packet)
+                if landed is None:  # NumPy would make NaN of it
+                    raise UsageError("`combine` returned None: it returns what the core has then, such as a + b")
+                target[:, part.to] = landed
     if view.axis is None and not np.may_share_memory(target, out):  # a flat view of scattered memory is a copy
         out[...] = target.reshape(out.shape)
 

@@ -33,14 +33,20 @@ class Route:
         return max(self.source, *self.stops)
 
     def entries(self, axis: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(positions, ports in, ports out) of the routers on the way; ports are bit masks, int32 and uint8 arrays."""
+        """(positions, ports in, ports out) of the routers on the way; ports are bit masks, int32 and uint8 arrays.
+
+        UsageError for cores that are no whole numbers.
+        """
         ahead, back = (EAST, WEST) if axis == "x" else (SOUTH, NORTH)
         at = np.arange(self.low, self.high + 1, dtype=np.int32)
         after, before = at > self.source, at < self.source
         enters = np.where(after, 1 << back, np.where(before, 1 << ahead, 1 << RAMP))
         leaves = np.where((at >= self.source) & (at < self.high), 1 << ahead, 0)
         leaves |= np.where((at <= self.source) & (at > self.low), 1 << back, 0)
-        leaves[np.subtract(self.stops, self.low)] |= 1 << RAMP
+        stops = np.subtract(self.stops, self.low)
+        if stops.dtype.kind not in "iu":
+            raise UsageError(f"Route({self.source!r}, {self.stops!r}): cores of a line are whole numbers")
+        leaves[stops] |= 1 << RAMP
         return at, enters.astype(np.uint8), leaves.astype(np.uint8)
 
 
@@ -81,10 +87,12 @@ def along_lines(
         raise UsageError(
             "only a pattern, a function of a line's length, takes more than routes; `lines=` chooses lines"
         )
+    routes = [routes] if isinstance(routes, Route) else routes
     on_lines = [route for route in routes if isinstance(route, Route)]
     if len(on_lines) < len(routes):
         raise UsageError(f"a line along {axis} has routes of Route; for a path, which may turn, the axis is None")
     for route in on_lines:
+        _check_route(route)
         if not route.stops or route.low < 0 or route.high >= n:
             raise UsageError(
                 f"a route from core {route.source} to {list(route.stops)} of a line along {axis}, which has cores 0 to"
@@ -95,6 +103,17 @@ def along_lines(
             f"lines along {axis} are chosen by {across} bools, one a line, not by {lines.dtype} {list(lines.shape)}"
         )
     return on_lines
+
+
+def _check_route(route: Route) -> None:
+    """UsageError for stops that are no tuple of several, and for a way from a core to itself."""
+    source, stops = route.source, route.stops
+    if not isinstance(stops, Sequence) or isinstance(stops, str):
+        raise UsageError(f"Route({source!r}, {stops!r}): the stops are a tuple, of one core as well: (1,)")
+    if source in stops:
+        raise UsageError(
+            f"a route from core {source} to {list(stops)}: what a core has does not go over its router to itself"
+        )
 
 
 def over_mesh(

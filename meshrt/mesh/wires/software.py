@@ -1,6 +1,7 @@
 """Software at cores touches packets: it relays them, adds them up, and takes its time."""
 
 from math import prod
+from numbers import Real
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from meshrt.mesh.device import VECTOR_OPERANDS
 from meshrt.mesh.wires import tally
 from meshrt.mesh.wires.planning import ChosenCores, check_chosen, chosen_cores
 from meshrt.mesh.wires.tables import Channel
+from meshrt.options import in_short
 from meshrt.records import dataclass
 
 
@@ -43,6 +45,8 @@ def staging(
     stream: bool = False,
 ) -> Work | None:  # fmt: skip
     """What `stage` does, each time; None where no core of the block is at these positions."""
+    if block.audit is not None and not isinstance(operations, Real):
+        raise UsageError(f"a stage of {in_short(operations)} additions: give their number")
     if operations < 0:
         raise UsageError(f"a stage of {operations} additions: what a core does is no less than 0")
     cycles = block.device.beta + (0.0 if stream else block.device.compute_cycles(operations))
