@@ -82,7 +82,9 @@ def locals_of(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.ClassDef):
             for line in node.body:
                 if isinstance(line, ast.AnnAssign | ast.Assign):
-                    fields |= {id(target) for target in (line.targets if isinstance(line, ast.Assign) else [line.target])}
+                    fields |= {
+                        id(target) for target in (line.targets if isinstance(line, ast.Assign) else [line.target])
+                    }
     for node in names:
         if isinstance(node, ast.arg):
             yield node.arg
@@ -92,9 +94,7 @@ def locals_of(tree: ast.AST) -> Iterator[str]:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_local_has_a_name_that_says_nothing(folder: str) -> None:
-    quaint = {
-        (file, name) for file, names in house().items() if file.startswith(f"{folder}/") for name in names.locals
-    }
+    quaint = {(file, name) for file, names in house().items() if file.startswith(f"{folder}/") for name in names.locals}
     assert quaint <= OF_THEIR_OWN
 
 
