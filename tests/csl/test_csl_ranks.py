@@ -196,7 +196,7 @@ def test_the_command(tmp_path: Path, run_meshrt: Callable[..., Finished]) -> Non
     assert json.loads(files[0].read_text())["mesh"] == [7, 1]
 
 
-@pytest.mark.parametrize("core", ["", "numpy"])
+@pytest.mark.parametrize("core", ["", pytest.param("numpy", marks=pytest.mark.all)])
 def test_a_rank_that_fails_ends_all(core: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Core 1 writes out of its memory, while core 0 waits for it: one message, of the rank and the core."""
     monkeypatch.setenv("MESHRT_CORE", core)
