@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Of the first process: all others, of xdist too, begin with its environment."""
     if sys.dont_write_bytecode:

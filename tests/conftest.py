@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-import hypothesis
 import pytest
 from forks import DOOR, Forks, forks
 from mpi_jobs import Finished, child_environment, run_ranks
@@ -21,26 +20,40 @@ prepare_environment()  # as in a run; of the above nothing imports numpy or mpi4
 
 pytest_plugins = ["bytecode", "mpi_plugin", "tiers", "workers"]
 
-# All ranks of a test have to draw the same examples, so nothing may depend on what lines a rank went through; and time
-# per example says nothing on a busy machine.
-ALIKE = [phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain]
-hypothesis.settings.register_profile("meshrt", derandomize=True, deadline=None, database=None, phases=ALIKE)
-hypothesis.settings.load_profile("meshrt")
-
-# Nor on which modules a process has imported: hypothesis parses all of them, for seconds of each process that draws,
-# and now and then draws a number that is written in one. It has no setting for that; where its name for it is another,
-# the tests take longer.
-with suppress(ImportError, AttributeError):
-    from hypothesis.internal.conjecture import providers
-
-    NO_CONSTANTS = providers.Constants()
-    providers._get_local_constants = lambda: NO_CONSTANTS
-
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # as mallopt(3) has them
 GARBAGE = 20_000  # new objects after which it is looked for; Python's own is 700
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure() -> None:
+    """Of hypothesis and of memory. Before tiers.py, which asks for fewer examples, and behind bytecode.py: where Python
+    writes no bytecode, importing hypothesis takes pytest three seconds, as it looks for assertions in all of it.
+    """
+    draw_alike()
+    keep_memory()
+
+
+def draw_alike() -> None:
+    """All ranks of a test have to draw the same examples, so nothing may depend on what lines a rank went through; and
+    time per example says nothing on a busy machine.
+    """
+    import hypothesis
+
+    alike = [phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain]
+    hypothesis.settings.register_profile("meshrt", derandomize=True, deadline=None, database=None, phases=alike)
+    hypothesis.settings.load_profile("meshrt")
+
+    # Nor on which modules a process has imported: hypothesis parses all of them, for seconds of each process that
+    # draws, and now and then draws a number that is written in one. It has no setting for that; where its name for it
+    # is another, the tests take longer.
+    with suppress(ImportError, AttributeError):
+        from hypothesis.internal.conjecture import providers
+
+        constants = providers.Constants()
+        providers._get_local_constants = lambda: constants
+
+
+def keep_memory() -> None:
     """Memory that was freed stays with this process: most of its time in the system would be for new pages, which
     arrays of some hundred KiB get and give back, again and again. Of glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

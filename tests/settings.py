@@ -85,10 +85,11 @@ BASE: dict[str, dict[str, Any]] = {
     "serve gpu": {"@tp": 2, "requests": 4, "prompt_tokens": "5", "output_tokens": "3"},
 }
 NUMBERS = {"@payload": True}
+WORDS = NUMBERS | {"layers": 1}  # of a model: those of all layers say no more
 LINES = NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts"}
 RAMP = {"ramp_up_start_rps": 10.0, "ramp_up_end_rps": 1000.0}
 SQUARE: dict[str, Any] = {"@mesh": (6, 6), "k": 12, "n": 12}
-DRAWN = NUMBERS | {"temperature": 5.0, "max_new_tokens": 6, "ignore_eos": True}
+DRAWN = WORDS | {"temperature": 5.0, "max_new_tokens": 6, "ignore_eos": True}
 TO_THE_END = NUMBERS | {"prompt_ids": "394,14", "layers": 4}  # of a story: the end-of-text token is next
 MODELS: dict[str, Any] = {"layers": 1, "prompt_tokens": 4, "prompt_ids": None, "max_new_tokens": 1}
 EXPERTS: dict[str, Any] = {
@@ -98,15 +99,15 @@ EXPERTS: dict[str, Any] = {
 
 GENERATION = [
     Row("prompt", "One day", "result.prompt_ids", OTHER, {"prompt_ids": None}),
-    Row("prompts", "{tmp}/prompts", "result.requests", APPEARS, NUMBERS | {"prompt_ids": None}),
+    Row("prompts", "{tmp}/prompts", "result.requests", APPEARS, WORDS | {"prompt_ids": None}),
     Row("prompt_ids", "1,2,3", "phases.prefill.tokens", becomes(5, 3)),
     Row("prompt_tokens", 7, "phases.prefill.tokens", becomes(4, 7), {"prompt_ids": None, "prompt_tokens": 4}),
     Row("max_new_tokens", 5, "phases.decode.tokens", becomes(2, 4)),
     Row("ignore_eos", True, "result.stopped", becomes("end of text", "max-new-tokens"), TO_THE_END),
-    Row("logits", "{tmp}/logits.npy", "file {tmp}/logits.npy", APPEARS, NUMBERS),
+    Row("logits", "{tmp}/logits.npy", "file {tmp}/logits.npy", APPEARS, WORDS),
 ]
 DRAWING = [
-    Row("temperature", 5.0, "result.token_ids", OTHER, NUMBERS | {"max_new_tokens": 6, "ignore_eos": True}),
+    Row("temperature", 5.0, "result.token_ids", OTHER, WORDS | {"max_new_tokens": 6, "ignore_eos": True}),
     Row("top_k", 1, "result.token_ids", OTHER, DRAWN, "1 leaves the likeliest"),
     Row("top_p", 1e-9, "result.token_ids", OTHER, DRAWN, "so little leaves the likeliest"),
     Row("seed", 7, "result.token_ids", OTHER, DRAWN),
@@ -117,9 +118,9 @@ FEEDING = [
     Row("seed", 1, "result.max_abs_error", OTHER, NUMBERS),
 ]
 KEEPING = [
-    Row("checkpoint", "{tmp}/state", "file {tmp}/state/state.json", APPEARS, NUMBERS),
-    Row("every", 1, "file {run}/state/state-2-0.npz", APPEARS, NUMBERS | {"checkpoint": "{run}/state"}),
-    Row("resume", True, "host.resumed_at_token", becomes(None, 1), NUMBERS | {"checkpoint": "{tmp}/state"}),
+    Row("checkpoint", "{tmp}/state", "file {tmp}/state/state.json", APPEARS, WORDS),
+    Row("every", 1, "file {run}/state/state-2-0.npz", APPEARS, WORDS | {"checkpoint": "{run}/state"}),
+    Row("resume", True, "host.resumed_at_token", becomes(None, 1), WORDS | {"checkpoint": "{tmp}/state"}),
 ]
 CONTEXT = Row("context", 64, "phases.decode.macs", GROWS, {"prompt_ids": None, "context": 8})
 LAYERS = Row("layers", 2, "result.layers", becomes(4, 2))

@@ -20,7 +20,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-import hypothesis
 import pytest
 from mpi_parent import ranks_of
 from mpi_plugin import on_ranks
@@ -39,12 +38,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sample(count): without --all, so many of its parameter sets")
     config.addinivalue_line("markers", "all: runs with --all only")
     if not config.getoption("--all"):
+        import hypothesis  # behind bytecode.py, see conftest.py
+
         hypothesis.settings.register_profile("part", hypothesis.settings(), max_examples=examples(100) // PART)
         hypothesis.settings.load_profile("part")
 
 
 def examples(count: int) -> int:
     """How many examples hypothesis draws where --all has `count`: a third of them, of few more."""
+    import hypothesis
+
     return max(min(count, 5), count * hypothesis.settings().max_examples // 100)
 
 

@@ -28,7 +28,7 @@ WIDER: dict[str, np.dtype[Any]] = {
 
 def known(dtype: Any) -> np.dtype[Any]:
     """A dtype by itself or by name. UsageError."""
-    if dtype is float32 or dtype is bfloat16:  # as nearly always
+    if dtype is float32 or dtype is float16 or dtype is bfloat16:  # as nearly always; NumPy makes a name anew each time
         return dtype
     try:
         return DTYPES[dtype if isinstance(dtype, str) else np.dtype(dtype).name]

@@ -11,6 +11,10 @@ from __future__ import annotations
 import heapq
 import weakref
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from meshrt.errors import FullError, LimitError, UsageError
 from meshrt.neuron.store import Buffer, Store, StoreOwner
@@ -52,7 +56,12 @@ class Hbm(Buffer):
 
 
 def _kind(store: Store) -> str:
-    return f"{store.dtype} {list(store.shape)}"
+    return _named(store.dtype, store.shape)
+
+
+@lru_cache(1 << 12)  # NumPy makes the name of a dtype anew each time: a tenth of a small run
+def _named(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+    return f"{dtype} {list(shape)}"
 
 
 class Sbuf(Buffer):

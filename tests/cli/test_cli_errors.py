@@ -42,7 +42,7 @@ def assert_message(finished: Any, code: int, *words: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, pytest.param(4, marks=pytest.mark.all)])
-@pytest.mark.sample(5)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("name", "allocation"), [("gemm", "'A'"), ("gemv", "'B'"), ("kvcache", "'KV cache'"), ("llama-tiny", "weight'")]
 )
@@ -53,7 +53,7 @@ def test_over_budget_memory_names_core_allocation_and_limit(name: str, allocatio
 
 
 @pytest.mark.parametrize("ranks", [1, 2, pytest.param(4, marks=pytest.mark.all)])
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["gemm", "gemv", "llama-tiny"])
 def test_a_full_route_table_names_core_needed_and_limit(name: str, ranks: int, run_meshrt: Run):
     finished = run_meshrt("run", name, "--route-entries", "4", "--quiet", ranks=ranks)

@@ -1,6 +1,6 @@
 """Likely mistakes on the command line: one line with the way out, on one rank, and its exit code."""
 
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from meshrt.commands.csl import command
 from meshrt.errors import UsageError
-from tests.mpi_jobs import run_ranks
+from tests.mpi_jobs import Finished
 
 EXAMPLES = Path(__file__).parents[2] / "examples/csl"
 SHIFT, GEMV = str(EXAMPLES / "shift/layout.csl"), str(EXAMPLES / "gemv")
@@ -50,8 +50,8 @@ def test_one_message(words: tuple[str, ...], message: str) -> None:
         (("run", SHIFT, *GIVEN, "--launch", "total"), "no core exports a function 'total'"),
     ],
 )
-def test_one_message_of_two_ranks(words: tuple[str, ...], message: str) -> None:
-    ended = run_ranks([sys.executable, "-m", "meshrt.cli", "csl", *words], 2)
+def test_one_message_of_two_ranks(words: tuple[str, ...], message: str, run_meshrt: Callable[..., Finished]) -> None:
+    ended = run_meshrt("csl", *words, ranks=2)
     assert ended.code == 2
     lines = [line for line in ended.stderr.splitlines() if line.startswith("meshrt: error")]
     assert len(lines) == 1 and message in lines[0]

@@ -1,7 +1,7 @@
 """PLMR of programs in CSL: measured at several sizes, judged as our own programs are."""
 
 import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from meshrt.ranks.console import Console
 from meshrt.studies.plmr import layouts
 from meshrt.studies.plmr.check import PlmrFinding
 from tests.csl_programs import write
-from tests.mpi_jobs import run_ranks
+from tests.mpi_jobs import Finished
 
 EXAMPLES = Path(__file__).parents[2] / "examples/csl"
 END = "fn main() void { sys.unblock_cmd_stream(); } comptime { @export_symbol(main); }\n"
@@ -109,13 +109,13 @@ def test_a_folder_is_no_layout() -> None:
         judged(EXAMPLES / "shift", "width:{N}")
 
 
-def test_the_command_on_ranks(tmp_path: Path) -> None:
+def test_the_command_on_ranks(tmp_path: Path, run_meshrt: Callable[..., Finished]) -> None:
     """The same bytes, and code 3 where a bound does not hold."""
     files = [tmp_path / "1", tmp_path / "2"]
     for ranks, file in enumerate(files, 1):
         argv = ["csl", "plmr", str(EXAMPLES / "gemv/layout.csl"), "--params", "m:2,k:2,height:{N}", "--json", str(file)]
         argv += ["--launch", "compute", "--sizes", "2,3,4", "--expect", "stages=2"]
-        ended = run_ranks([sys.executable, "-m", "meshrt.cli", *argv], ranks)
+        ended = run_meshrt(*argv, ranks=ranks)
         assert ended.code == 3
         assert "stages at N = 4 is 3, expected at most 2" in ended.stderr
     assert files[0].read_bytes() == files[1].read_bytes()

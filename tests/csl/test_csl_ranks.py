@@ -3,6 +3,7 @@
 import ast
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from threading import Barrier, Lock, Thread
 from typing import Any
@@ -17,7 +18,7 @@ from meshrt.csl.state import WaferState
 from tests.csl.test_csl_machine import END, ROUTES, WAVELETS
 from tests.csl.test_csl_router import CHANGED, MIDDLE, PASS_ON
 from tests.csl_programs import write
-from tests.mpi_jobs import run_ranks
+from tests.mpi_jobs import Finished, run_ranks
 
 SHIFT = Path(__file__).parents[2] / "examples/csl/shift/layout.csl"
 COUNTED = ["--params", "n:40,width:7", "--launch", "main", "--launch", "main", "--show", "total"]
@@ -184,18 +185,18 @@ def test_blocks_have_few_links_between_them(size: tuple[int, int], ranks: int, b
     assert shape(size, ranks) == blocks
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command(tmp_path: Path, run_meshrt: Callable[..., Finished]) -> None:
     files = []
     for ranks in (1, 2):
         files.append(tmp_path / f"{ranks}.json")
         argv = ["csl", "run", str(SHIFT), *COUNTED, "--json", str(files[-1]), "--quiet"]
-        ended = run_ranks([sys.executable, "-m", "meshrt.cli", *argv], ranks)
+        ended = run_meshrt(*argv, ranks=ranks)
         assert ended.code == 0, ended.stderr
     assert files[0].read_bytes() == files[1].read_bytes()
     assert json.loads(files[0].read_text())["mesh"] == [7, 1]
 
 
-@pytest.mark.parametrize("core", ["", "numpy"])
+@pytest.mark.parametrize("core", ["", pytest.param("numpy", marks=pytest.mark.all)])
 def test_a_rank_that_fails_ends_all(core: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Core 1 writes out of its memory, while core 0 waits for it: one message, of the rank and the core."""
     monkeypatch.setenv("MESHRT_CORE", core)

@@ -98,7 +98,7 @@ def test_prompts_from_a_file_are_served_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.mpi(ranks=[2, 4])
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("scheme", "kv", "static"), [("base", "dense", False), ("deinfer", "lowrank", True), ("overlapped", "fused", True)]
 )

@@ -18,8 +18,14 @@ def imports() -> dict[str, Any]:
     return runpy.run_path(str(ROOT / "ci" / "imports"))
 
 
-def test_the_drawing_is_that_of_the_sources_and_has_no_circle(imports: dict[str, Any]) -> None:
-    drawn = imports["draw"](*imports["read"](ROOT))
+@pytest.fixture(scope="module")
+def sources(imports: dict[str, Any]) -> Any:
+    """What it reads of this checkout: what each file imports, and the folders."""
+    return imports["read"](ROOT)
+
+
+def test_the_drawing_is_that_of_the_sources_and_has_no_circle(imports: dict[str, Any], sources: Any) -> None:
+    drawn = imports["draw"](*sources)
     assert "circles: none" in drawn
     assert (ROOT / "docs" / "imports.svg").read_text() == drawn, "draw it again: ci/imports > docs/imports.svg"
 
@@ -28,8 +34,8 @@ FLOORS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", 
           "thirteen", "fourteen", "fifteen", "sixteen"]  # fmt: skip
 
 
-def test_the_drawing_says_how_many_floors_folders_and_arrows_there_are(imports: dict[str, Any]) -> None:
-    graph, folders = imports["read"](ROOT)
+def test_the_drawing_says_how_many_floors_folders_and_arrows_there_are(imports: dict[str, Any], sources: Any) -> None:
+    graph, folders = sources
     floor, _ = imports["floors"](graph, folders)
     house, count = (ROOT / "docs" / "house.md").read_text(), 1 + max(floor.values())
     assert f"![{FLOORS[count].capitalize()} floors, arrows that go down, no circles](imports.svg)" in house

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from collections import Counter
@@ -69,6 +70,19 @@ def test_drawn():
 """
 
 
+# Each pytest as one of its own, without the start of one.
+COLLECTS = """
+import json, sys
+import pytest
+
+for arguments in json.loads(sys.argv[1]):
+    print("collects", flush=True)
+    assert pytest.main(["--collect-only", "-q", "-p", "mpi_plugin", "-p", "tiers", *arguments]) == 0
+"""
+NAMED = ("sampled", "of_all")
+LISTS = ([], ["--all"], [f"test_grids.py::test_{name}" for name in NAMED])
+
+
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
     """A folder with GRIDS."""
@@ -76,20 +90,28 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def collected(suite: Path, *arguments: str) -> dict[str, list[str]]:
-    """The parameter sets that would run of each test and number of ranks."""
-    argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "mpi_plugin", "-p", "tiers", *arguments]
-    done = run_ranks(argv, 1, nested_pytest(), cwd=suite)
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[str]]]:
+    """With the arguments of LISTS: the parameter sets that would run of each test of GRIDS and number of ranks."""
+    folder = tmp_path_factory.mktemp("grids")
+    (folder / "test_grids.py").write_text(GRIDS)
+    done = run_ranks([sys.executable, "-c", COLLECTS, json.dumps(LISTS)], 1, nested_pytest(), cwd=folder)
     assert done.code == 0, done.stdout + done.stderr
+    return [sets_in(text) for text in done.stdout.split("collects\n")[1:]]
+
+
+def sets_in(text: str) -> dict[str, list[str]]:
     sets: dict[str, list[str]] = {}
-    for name, parameters in re.findall(r"::test_(\w+)\[(.*)\]", done.stdout):
+    for name, parameters in re.findall(r"::test_(\w+)\[(.*)\]", text):
         ranks = re.search(r"ranks=\d", parameters)
         sets.setdefault(f"{name} {ranks[0]}" if ranks else name, []).append(re.findall(r"\b\d\b", parameters)[-1])
     return sets
 
 
-def test_the_default_tier_has_every_test_and_number_of_ranks_with_a_sample(suite: Path) -> None:
-    ran = collected(suite)
+def test_the_default_tier_has_every_test_and_number_of_ranks_with_a_sample(
+    collected: list[dict[str, list[str]]],
+) -> None:
+    ran = {**collected[0]}
     several = []
     grids = {"on_ranks": (1, "012345678"), "large": (2, "08"), "never_alone": (2, "012345678"), "single": (1, "0")}
     for name, (least, sets) in grids.items():
@@ -123,12 +145,12 @@ def test_what_is_drawn_is_any_and_always_the_same() -> None:
     assert set(draws) == set(items) and drawn("test_0", items[:1]) is items[0]
 
 
-def test_all_of_them_run_with_all(suite: Path) -> None:
+def test_all_of_them_run_with_all(collected: list[dict[str, list[str]]]) -> None:
     whole = {"plain", "sampled", "of_all", *(f"on_ranks ranks={ranks}" for ranks in (1, 2, 3, 6, 8, 9))}
     whole |= {"never_alone ranks=2", "never_alone ranks=4", "half_of_all"}
     whole |= {f"large ranks={ranks}" for ranks in (2, 4, 6, 8)}
     single = dict.fromkeys((f"single ranks={ranks}" for ranks in (1, 2, 4)), 1)
-    counts = Counter({name: len(sets) for name, sets in collected(suite, "--all").items()})
+    counts = Counter({name: len(sets) for name, sets in collected[1].items()})
     assert counts == dict.fromkeys(whole, 9) | single
 
 
@@ -166,11 +188,8 @@ def test_the_default_tier_is_part_of_all_and_leaves_out_no_test_that_is_not_mark
     assert {name.split("[")[0] for name in default} == {name.split("[")[0] for name in unmarked}
 
 
-def test_a_test_that_is_named_runs_as_a_whole(suite: Path) -> None:
-    names = ("sampled", "of_all")
-    assert collected(suite, *(f"test_grids.py::test_{name}" for name in names)) == {
-        name: [*"012345678"] for name in names
-    }
+def test_a_test_that_is_named_runs_as_a_whole(collected: list[dict[str, list[str]]]) -> None:
+    assert collected[2] == {name: [*"012345678"] for name in NAMED}
 
 
 def test_a_sample_is_spread_from_the_first_to_the_last() -> None:

@@ -192,7 +192,7 @@ def read_chakra(data: bytes, member: int) -> list[Operation]:
 
 
 @pytest.mark.mpi(ranks=[1, 2, 3, 4])
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", RUNS)
 def test_messages_are_those_of_the_counters_on_any_ranks(name: str, tmp_path: Path, comm: Any) -> None:
     program, given = RUNS[name]

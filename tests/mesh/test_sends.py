@@ -91,7 +91,7 @@ def rounds(block: Block, seed: int) -> tuple[list[bytes], dict[str, Any]]:
 
 @compiled
 @pytest.mark.mpi(ranks=[3, 4, 6, 9])
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("crowded", [False, True])
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("seed", range(3))
@@ -189,7 +189,7 @@ ENDS = {
 
 
 @compiled
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", ENDS)
 def test_ranks_that_diverge_between_shifts_are_found(
     run_meshrt: Callable[..., Finished], tmp_path: Path, how: str

@@ -84,7 +84,7 @@ def block_on(comm: Any, mesh: tuple[int, int], device: str, core: str) -> Block:
 
 @compiled
 @pytest.mark.mpi(ranks=[4, 6, 9])
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("crowded", [False, True])
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("seed", range(3))
@@ -168,7 +168,7 @@ ENDS = {
 
 
 @compiled
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", ENDS)
 def test_ranks_that_diverge_in_a_sum_are_found(run_meshrt: Callable[..., Finished], tmp_path: Path, how: str) -> None:
     (tmp_path / "mine.py").write_text(PROGRAM)

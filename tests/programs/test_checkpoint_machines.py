@@ -88,7 +88,7 @@ def make_model(comm: Any, folder: Path, name: str) -> Path:
 
 
 @pytest.mark.mpi(ranks=[1, 4])
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", RUNS)
 def test_goes_on_as_if_nothing_had_happened(
     comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

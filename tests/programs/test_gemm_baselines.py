@@ -280,6 +280,7 @@ def test_two_buffers_an_operand_are_enough(
 
 
 @pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("lockstep", [False, True])
 @pytest.mark.parametrize("segment", [1, 3])
 def test_a_part_of_summas_steps_stands_for_all_of_them(

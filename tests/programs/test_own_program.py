@@ -59,6 +59,7 @@ def inner(known):
 )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("where", "ranks", "failing"), [(">= 0", 1, 1), (">= 0", 4, 4), ("== 3", 4, 1), ("> 1", 4, 2)])
 def test_an_exception_is_shown_with_the_users_line_first(where: str, ranks: int, failing: int, own: Own) -> None:
     done = own(RAISES.format(where=where), ranks=ranks)
@@ -228,6 +229,7 @@ def test_modules_beside_the_file_can_be_imported_and_take_nobodys_place(ranks: i
     assert json.loads(done.stdout)["result"] == {"sum": 7}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_missing_module_is_one_line(late: bool, ranks: int, own: Own) -> None:

@@ -99,11 +99,14 @@ def as_slice(positions: range) -> slice:
 def as_index(positions: Sequence[int] | np.ndarray) -> Index:
     """A slice where the positions are evenly spaced and rising, which NumPy follows without a copy; else themselves."""
     at: np.ndarray = np.asarray(positions, np.int64)
-    if not len(at):
+    count = len(at)
+    if not count:
         return slice(0, 0)
-    step = int(at[1] - at[0]) if len(at) > 1 else 1
-    if step > 0 and (np.diff(at) == step).all():
-        return slice(int(at[0]), int(at[-1]) + 1, step)
+    first = int(at[0])
+    step = int(at[1]) - first if count > 1 else 1
+    last = first + step * (count - 1)
+    if step > 0 and at[-1] == last and (count < 3 or bool((at[1:] - at[:-1] == step).all())):
+        return slice(first, last + 1, step)
     return at
 
 
@@ -118,17 +121,21 @@ def pieces(*positions: np.ndarray) -> list[tuple[Index, ...]]:
 
     The order of the positions is not kept.
     """
-    order = np.lexsort(
-        (positions[0], *(array - positions[0] for array in positions[1:]))
-    )  # by distance, then by position
-    remaining = np.stack([array[order] for array in positions])
+    count = len(positions[0])
+    if count < 2:  # as mostly on a small mesh
+        return [tuple(as_index(array) for array in positions)] if count else []
+    # By distance, then by position.
+    order = np.lexsort((positions[0], *(array - positions[0] for array in positions[1:])))
+    remaining = np.array([array[order] for array in positions])
+    gaps = remaining[:, 1:] - remaining[:, :-1]
     runs: list[tuple[Index, ...]] = []
     while remaining.shape[1]:
-        gaps = np.diff(remaining, axis=1)
         even = (gaps == gaps[:, :1]).all(axis=0) if gaps.shape[1] and (gaps[:, 0] > 0).all() else np.zeros(0, bool)
         count = 1 + (len(even) if even.all() else int(np.argmin(even)))
-        runs.append(tuple(as_index(array[:count]) for array in remaining))
-        remaining = remaining[:, count:]
+        ends = zip(remaining[:, 0].tolist(), remaining[:, count - 1].tolist(), strict=True)
+        steps = gaps[:, 0].tolist() if count > 1 else [1] * len(positions)
+        runs.append(tuple(slice(first, last + 1, step) for (first, last), step in zip(ends, steps, strict=True)))
+        remaining, gaps = remaining[:, count:], gaps[:, count:]
         if len(runs) > 4 and len(runs) * 16 > len(order):
             return [tuple(as_index(array) for array in positions)]
     return runs

@@ -33,7 +33,7 @@ def set_entries(tables: tuple[Masks, Masks], at: tuple[Any, Any, Any], enters: A
     """Write the entries (ports in, ports out) at (colours, y, x) of this block."""
     for masks, new in zip(tables, (enters, leaves), strict=True):
         masks.flags.writeable = True
-        masks[at] = new
+        np.ndarray.__setitem__(masks, at, new)
         masks.flags.writeable = False
 
 

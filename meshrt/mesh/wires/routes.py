@@ -38,16 +38,16 @@ class Route:
         UsageError for cores that are no whole numbers.
         """
         ahead, back = (EAST, WEST) if axis == "x" else (SOUTH, NORTH)
-        at = np.arange(self.low, self.high + 1, dtype=np.int32)
-        after, before = at > self.source, at < self.source
-        enters = np.where(after, 1 << back, np.where(before, 1 << ahead, 1 << RAMP))
-        leaves = np.where((at >= self.source) & (at < self.high), 1 << ahead, 0)
-        leaves |= np.where((at <= self.source) & (at > self.low), 1 << back, 0)
-        stops = np.subtract(self.stops, self.low)
-        if stops.dtype.kind not in "iu":
+        if not all(type(core) is int or isinstance(core, np.integer) for core in (self.source, *self.stops)):
             raise UsageError(f"Route({self.source!r}, {self.stops!r}): cores of a line are whole numbers")
-        leaves[stops] |= 1 << RAMP
-        return at, enters.astype(np.uint8), leaves.astype(np.uint8)
+        at, source = np.arange(self.low, self.high + 1, dtype=np.int32), self.source - self.low
+        enters, leaves = np.full(len(at), 1 << back, np.uint8), np.zeros(len(at), np.uint8)
+        enters[:source], enters[source] = 1 << ahead, 1 << RAMP
+        leaves[source:-1] = 1 << ahead
+        leaves[1 : source + 1] |= 1 << back
+        for stop in self.stops:
+            leaves[stop - self.low] |= 1 << RAMP
+        return at, enters, leaves
 
 
 Path = tuple[tuple[int, int], ...]  # a static route with turns: (x, y) of every core on the way; delivered at the last
