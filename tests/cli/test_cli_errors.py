@@ -320,7 +320,7 @@ RUNS = (
 def run(block, *, times: int = 2):
     """Tiles go round a ring."""
     tiles = np.full((*block.shape, 3), block.mesh.rank, np.float32)
-    with installed(block.tables, "x", routes.ring) as ring:
+    with installed(block, "x", routes.ring) as ring:
         for _ in range(times):
             tiles = fabric.transfer(block, ring, tiles)
     return {"times": times}
@@ -400,8 +400,8 @@ DIVERGING = (
 def run(block):
     tiles = np.zeros((*block.shape, 3), np.float32)
     with (
-        installed(block.tables, "x", routes.chain(4)) as east,
-        installed(block.tables, "x", routes.chain(4, -1)) as west,
+        installed(block, "x", routes.chain(4)) as east,
+        installed(block, "x", routes.chain(4, -1)) as west,
     ):
         fabric.transfer(block, east, tiles)
         fabric.transfer(block, west, tiles)
@@ -425,7 +425,7 @@ def test_a_transfer_that_only_one_rank_makes_is_found_out(run_program: Run):
         + """
 def run(block):
     tiles = np.zeros((*block.shape, 3), np.float32)
-    with installed(block.tables, "x", routes.chain(4)) as east:
+    with installed(block, "x", routes.chain(4)) as east:
         if block.mesh.rank == 1:
             fabric.transfer(block, east, tiles)
 """

@@ -21,12 +21,12 @@ FILES = {
     "unwritten.py": "def run(block):\n    return {'s': float(block.tiles('t', (3,), 'f').sum())}\n",
     "shape.py": f"{LINES}from meshrt.mesh.wires.fabric import transfer\ndef run(block):\n"
     "    t = block.tiles('t', (8,), 'f')\n    t[...] = 1\n"
-    "    with installed(block.tables, 'x', chain) as way:\n        transfer(block, way, t[0], t)\n",
+    "    with installed(block, 'x', chain) as way:\n        transfer(block, way, t[0], t)\n",
     "route.py": f"{LINES}def run(block, *, axis: str = 'x'):\n"
-    "    with installed(block.tables, axis, chain(block.mesh.width + 2)):\n        return {}\n",
+    "    with installed(block, axis, chain(block.mesh.width + 2)):\n        return {}\n",
     "path.py": "from meshrt.mesh.wires.tables import installed\n"
     "def run(block):\n    way = (0, 0), (1, 0), (1, 1), (1, 2)\n"
-    "    with installed(block.tables, None, [way]):\n        return {}\n",
+    "    with installed(block, None, [way]):\n        return {}\n",
     "sides.py": "def run(block):\n    a, b = block.tiles('a', (8, 3), 'f'), block.tiles('b', (4, 8), 'f')\n"
     "    return {'c': float(block.matmul(a, b).sum())}\n",
     "plain.py": "import numpy as np\ndef run(block):\n    a = np.ones((*block.lead, 1000))\n"
@@ -37,7 +37,7 @@ FILES = {
     "empty.py": "def run(block, *, size: int = 0):\n    return {'s': float(block.tiles('t', (size,), 'f').sum())}\n",
     "number.py": "def run(block):\n    block.tiles('t', 8, 'f')\n    return {}\n",
     "stage.py": f"{LINES}import numpy as np\nfrom meshrt.mesh.wires.software import stage\ndef run(block):\n"
-    "    with installed(block.tables, 'x', chain) as way:\n"
+    "    with installed(block, 'x', chain) as way:\n"
     "        stage(block, way, 1, np.ones(3, bool))\n    return {}\n",
     "flat.py": "def run(block):\n    a = block.tiles('a', (8,), 'f')\n"
     "    return {'c': float(block.matmul(a.repeat(8, 1), a.repeat(8, 1)).sum())}\n",

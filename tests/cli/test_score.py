@@ -101,7 +101,7 @@ def test_what_takes_time_only_may_be_said(run_meshrt: Callable[..., Finished], t
     chain = "meshrt.mesh.wires.software import stage\nfrom meshrt.mesh.wires.routes import chain\n"
     chain += "from meshrt.mesh.wires.tables import installed\n"
     text = BEGIN.replace("meshrt.mesh.tiles import gather, place\n", chain)
-    text += "    with installed(block.tables, 'x', chain) as way:\n"
+    text += "    with installed(block, 'x', chain) as way:\n"
     scores = {}
     for operations in (0, 1000, -1):
         path.write_text(f"{text}        stage(block, way, {operations}, np.ones(4, bool))\n    return {{}}\n")

@@ -36,7 +36,7 @@ def path_of(block: Block) -> tuple[float, int, int]:
 @pytest.mark.parametrize(("alpha", "width"), [(1.0, None), (3.0, None), (0.5, 4.0), (2.0, 7.0), (0.0, 1.0)])
 def test_a_packet_costs_alpha_a_hop_and_its_tail_once(alpha: float, width: float | None, comm):
     block = new_block(comm, MESH, Device(name="test", alpha=alpha, link_bytes_per_cycle=width))
-    with installed(block.tables, "x", [Route(1, (3, 5))]) as channel:
+    with installed(block, "x", [Route(1, (3, 5))]) as channel:
         fabric.transfer(block, channel, tiles(block))
     tail = ceil(4 * NUMBERS / width) if width else 0
     row = [0, 0, 0, 2 * alpha + tail, 0, 4 * alpha + tail]
@@ -48,7 +48,7 @@ def test_a_packet_costs_alpha_a_hop_and_its_tail_once(alpha: float, width: float
 def test_a_stage_waits_for_the_tail_adds_beta_and_the_work(comm):
     device = Device(name="test", alpha=1.0, beta=5.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=7.0)
     block = new_block(comm, MESH, device)
-    with installed(block.tables, "x", routes.chain(6)) as channel:
+    with installed(block, "x", routes.chain(6)) as channel:
         carried = tiles(block)
         for core in range(5):
             carried = fabric.transfer(block, channel, carried, positions=marks(6, [core]))
@@ -75,7 +75,7 @@ def test_a_streamed_chain_costs_its_hops_its_stages_and_one_packet(rate: float |
     for payload in (True, False):
         block = new_block(comm, MESH, device, payload)
         added = np.ones((*block.lead, numbers), dtype)
-        with installed(block.tables, "x", routes.chain(6)) as channel:
+        with installed(block, "x", routes.chain(6)) as channel:
             for core in range(5):
                 at, to = marks(6, [core]), marks(6, [core + 1])
                 fabric.transfer(block, channel, added, added, positions=at, combine=np.add, stream=True)
@@ -99,7 +99,7 @@ def test_two_streams_into_one_core_come_one_after_the_other(comm):
     device = Device(name="test", alpha=1.0, beta=5.0, link_bytes_per_cycle=4.0, macs_per_cycle=0.5)
     block = new_block(comm, MESH, device)
     words = NUMBERS / 0.5  # it adds more slowly than the link brings them
-    with installed(block.tables, "x", [Route(1, (2,)), Route(4, (2,))]) as channel:
+    with installed(block, "x", [Route(1, (2,)), Route(4, (2,))]) as channel:
         for source in (1, 4):
             fabric.transfer(block, channel, tiles(block), positions=marks(6, [source]), stream=True)
             software.stage(block, channel, 0, marks(6, [2]))
@@ -135,7 +135,7 @@ def test_computing_costs_a_call_and_its_operations(comm):
 def test_work_between_send_and_receive_overlaps(work: int, comm):
     """A core goes on at max(its own work's end, arrival), with the path of the later of the two."""
     block = new_block(comm, MESH, Device(name="test", alpha=2.0, macs_per_cycle=1.0))
-    with installed(block.tables, "x", [Route(0, (5,))]) as channel:
+    with installed(block, "x", [Route(0, (5,))]) as channel:
         flight = fabric.send(block, channel, tiles(block))
         block.clock.compute(work)
         assert (block.clock.state[TIME] == work).all(), "sending does not stop a core"
@@ -148,7 +148,7 @@ def test_work_between_send_and_receive_overlaps(work: int, comm):
 @pytest.mark.mpi(ranks=RANKS)
 def test_without_overlap_the_times_add_up(comm):
     block = new_block(comm, MESH, Device(name="test", alpha=2.0, macs_per_cycle=1.0))
-    with installed(block.tables, "x", [Route(0, (5,))]) as channel:
+    with installed(block, "x", [Route(0, (5,))]) as channel:
         block.clock.compute(7)
         fabric.transfer(block, channel, tiles(block))
         block.clock.compute(3)
@@ -160,8 +160,8 @@ def test_the_path_of_a_packet_is_taken_over_and_handed_on(comm):
     """East along row 0, then south along column 5: the last core's path has the hops of both packets."""
     block = new_block(comm, MESH)
     with (
-        installed(block.tables, "x", [Route(0, (5,))], lines=marks(4, [0])) as east,
-        installed(block.tables, "y", [Route(0, (3,))], lines=marks(6, [5])) as south,
+        installed(block, "x", [Route(0, (5,))], lines=marks(4, [0])) as east,
+        installed(block, "y", [Route(0, (3,))], lines=marks(6, [5])) as south,
     ):
         fabric.transfer(block, east, tiles(block))
         software.stage(block, east, 0, marks(6, [5]), marks(4, [0]))
@@ -176,7 +176,7 @@ def test_the_path_of_a_packet_is_taken_over_and_handed_on(comm):
 @pytest.mark.mpi(ranks=RANKS)
 def test_a_core_that_was_later_keeps_its_own_path(comm):
     block = new_block(comm, MESH, Device(name="test", alpha=1.0, macs_per_cycle=1.0))
-    with installed(block.tables, "x", [Route(0, (1,))]) as near, installed(block.tables, "x", [Route(5, (1,))]) as far:
+    with installed(block, "x", [Route(0, (1,))]) as near, installed(block, "x", [Route(5, (1,))]) as far:
         first = fabric.send(block, near, tiles(block))
         second = fabric.send(block, far, tiles(block))
         receiving.receive(block, second)
@@ -188,7 +188,7 @@ def test_a_core_that_was_later_keeps_its_own_path(comm):
 @pytest.mark.mpi(ranks=RANKS)
 def test_phases_begin_together_and_add_up(comm):
     block = new_block(comm, MESH, Device(name="test", alpha=1.0, beta=4.0, macs_per_cycle=1.0))
-    with installed(block.tables, "x", [Route(0, (5,))]) as east, installed(block.tables, "y", routes.chain(4)) as south:
+    with installed(block, "x", [Route(0, (5,))]) as east, installed(block, "y", routes.chain(4)) as south:
         with block.phase("east"):
             fabric.transfer(block, east, tiles(block))
             software.stage(block, east, 6, marks(6, [5]))

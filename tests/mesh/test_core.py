@@ -256,7 +256,7 @@ def test_transfers_among_others_under_way(device: str, done: list[tuple[str, int
         tiles[...] = 1
         patterns = routes.chain(6), routes.chain(6, -2), routes.multicast(6, 2)
         with ExitStack() as stack:
-            channels = [stack.enter_context(tables.installed(block.tables, "x", pattern)) for pattern in patterns]
+            channels = [stack.enter_context(tables.installed(block, "x", pattern)) for pattern in patterns]
             for doing, number, cores in done:
                 chosen = cores >> np.arange(6) & 1 > 0
                 if doing == "transfer":

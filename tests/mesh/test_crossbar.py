@@ -188,7 +188,7 @@ def test_what_is_under_way_has_its_ramp_before_an_exchange(axis: str | None, com
     """A packet from the west comes to core 1 while nobody waits for it; a tile from the east is put off by it."""
     block = new_block(comm, (3, 1), SLOW)
     tiles = own(block, numbered(3, 1, 2, 3))
-    with installed(block.tables, "x", [Route(0, (1,))]) as channel, crossbar(block) as bar:
+    with installed(block, "x", [Route(0, (1,))]) as channel, crossbar(block) as bar:
         fabric.send(block, channel, tiles)
         exchange(block, bar, Transfer(axis, np.array([0, 2, 2]), tiles))
         assert whole(block, block.clock.state[TIME])[0].tolist() == [0, 1.5 + 6 + 6, 0]

@@ -130,7 +130,7 @@ def test_packets_that_meet_at_a_longer_way_take_it_one_after_the_other(comm: Any
     device = Device(name="slow links", alpha=alpha, link_bytes_per_cycle=4.0)
     block = make_block(comm, device, 4, 2, Board.alone(), wafer=embed(defects, 4, 2))
     paths = [tuple((x, 1) for x in range(low, low + 3)) for low in (0, 1)]
-    with installed(block.tables, None, paths) as channel:
+    with installed(block, None, paths) as channel:
         fabric.transfer(block, channel, np.zeros((*block.shape, 8), np.float32))
     # That from core (1, 1) has the link first, and keeps it for as long as one between neighbours.
     assert whole(block, block.clock.state[TIME])[1].tolist() == [0, 0, busy + 3 * alpha + busy, 4 * alpha + busy]

@@ -56,7 +56,7 @@ def by_line(axis: str, tiles: np.ndarray) -> np.ndarray:
 def test_a_path_with_turns_delivers_at_its_end(comm):
     block = new_block(comm, MESH)
     tiles = numbered(*MESH, 3)
-    with installed(block.tables, None, [SNAKE]) as channel:
+    with installed(block, None, [SNAKE]) as channel:
         arrived = whole(block, fabric.transfer(block, channel, own(block, tiles)))
     expected = np.full_like(tiles, np.nan)
     expected[4, 6] = tiles[0, 0]
@@ -74,7 +74,7 @@ def test_software_of_a_path_is_at_the_cores_that_are_named(comm):
     block = new_block(comm, MESH, "wse2")
     cores = np.zeros(MESH[0] * MESH[1], bool)
     cores[[4 * 7 + 6, 2 * 7 + 3]] = True
-    with installed(block.tables, None, [SNAKE]) as channel:
+    with installed(block, None, [SNAKE]) as channel:
         software.stage(block, channel, 5, cores)
         busy = whole(block, (block.clock.state[TIME] > 0)[..., None].astype(np.float32))
     assert np.array_equal(busy[..., 0] == 1, cores.reshape(5, 7))
@@ -92,7 +92,7 @@ def test_paths_that_cross_do_not_mix(comm):
         tuple((x, 2) for x in range(7)),
         tuple((3, y) for y in range(4, -1, -1)),
     ]
-    with installed(block.tables, None, crossing) as channel:
+    with installed(block, None, crossing) as channel:
         arrived = whole(block, fabric.transfer(block, channel, own(block, tiles)))
     expected = np.full_like(tiles, np.nan)
     for path in crossing:
@@ -129,7 +129,7 @@ def test_routes_deliver_to_their_stops_on_the_chosen_lines(axis: str, comm):
         positions = marks(n, set(range(n)) - not_from)
         on = marks(lines, set(range(lines)) - not_on)
         before = comm.allreduce(block.counters.hops), comm.allreduce(block.counters.messages)
-        with installed(block.tables, axis, made) as channel:
+        with installed(block, axis, made) as channel:
             arrived = fabric.transfer(block, channel, own(block, tiles), positions=positions, lines=on)
         by_lines = by_line(axis, whole(block, arrived))
         expected = np.full_like(by_line(axis, tiles), np.nan)
@@ -152,7 +152,7 @@ def test_a_pattern_on_some_lines_leaves_the_others_alone(axis: str, comm):
     n, lines = (7, 5) if axis == "x" else (5, 7)
     tiles = numbered(*MESH)
     only = marks(lines, [0, 1, 4])
-    with installed(block.tables, axis, routes.ring, lines=only) as channel:
+    with installed(block, axis, routes.ring, lines=only) as channel:
         by_lines = by_line(axis, whole(block, fabric.transfer(block, channel, own(block, tiles))))
     assert (by_lines[only] == np.roll(by_line(axis, tiles), 1, axis=1)[only]).all()
     assert np.isnan(by_lines[~only]).all()
@@ -172,7 +172,7 @@ def test_a_shift_in_place_keeps_every_tile(axis: str, pattern: Callable[[int], t
     for route in pattern(n):
         by_line(axis, expected)[:, route.stops[0]] = by_line(axis, tiles)[:, route.source]
     mine = own(block, tiles)
-    with installed(block.tables, axis, pattern(n)) as channel:
+    with installed(block, axis, pattern(n)) as channel:
         assert fabric.transfer(block, channel, mine, mine) is mine
     assert (whole(block, mine) == expected).all()
 
@@ -181,7 +181,7 @@ def test_a_shift_in_place_keeps_every_tile(axis: str, pattern: Callable[[int], t
 def test_arrivals_are_combined_with_what_is_there(comm):
     block = new_block(comm, MESH)
     tiles, before = numbered(*MESH), np.full((5, 7), 17, np.float32)
-    with installed(block.tables, "x", routes.chain(7)) as channel:
+    with installed(block, "x", routes.chain(7)) as channel:
         for combine in (np.add, np.maximum):
             out = own(block, before)
             fabric.transfer(block, channel, own(block, tiles), out, combine=combine)
@@ -197,7 +197,7 @@ def test_what_chosen_sources_send_is_combined_on_chosen_lines_alone(axis: str, c
     tiles, sources, lines = numbered(9, 9, 2), (0, 1, 2, 4, 5), (0, 2, 3, 7)
     block = new_block(comm, (9, 9), route_entries=4)
     out = np.full_like(own(block, tiles), 1)
-    with installed(block.tables, axis, routes.chain(9, 3)) as channel:
+    with installed(block, axis, routes.chain(9, 3)) as channel:
         options = {"positions": marks(9, sources), "lines": marks(9, lines)}
         fabric.transfer(block, channel, own(block, tiles), out, combine=np.add, **options)
     expected = np.ones_like(tiles)
@@ -214,7 +214,7 @@ def test_what_chosen_sources_send_is_combined_on_chosen_lines_alone(axis: str, c
 def test_tiles_of_any_type_arrive_as_they_are(dtype: str, comm):
     block = new_block(comm, (4, 3))
     tiles = numbered(4, 3, 2, 3).astype(dtype)
-    with installed(block.tables, "y", routes.chain(3)) as channel:
+    with installed(block, "y", routes.chain(3)) as channel:
         arrived = whole(block, fabric.transfer(block, channel, own(block, tiles)))
     assert arrived.dtype == np.dtype(dtype)
     assert (arrived[1:] == tiles[:-1]).all()
@@ -228,7 +228,7 @@ def test_transfers_are_delivered_in_the_order_they_are_sent(comm):
     """Several of one channel under way at once, of different sizes, and met by the cores in another order."""
     block = new_block(comm, MESH)
     tiles = numbered(*MESH, 6)
-    with installed(block.tables, "x", routes.ring(7)) as channel:
+    with installed(block, "x", routes.ring(7)) as channel:
         flights = [fabric.send(block, channel, own(block, tiles[..., :size] + size)) for size in (1, 6, 6, 3)]
         for size, flight in reversed(list(zip((1, 6, 6, 3), flights, strict=True))):
             received = whole(block, receiving.receive(block, flight))
@@ -243,15 +243,15 @@ def exercise(block: Block) -> None:
     width, height = block.mesh.width, block.mesh.height
     tiles = own(block, numbered(width, height, 2))
     with (
-        installed(block.tables, "x", routes.ring) as x,
-        installed(block.tables, "y", gossip(height)[:1] or routes.chain(height)) as y,
-        installed(block.tables, "y", routes.interleaved_ring) as ring,
+        installed(block, "x", routes.ring) as x,
+        installed(block, "y", gossip(height)[:1] or routes.chain(height)) as y,
+        installed(block, "y", routes.interleaved_ring) as ring,
     ):
         for channel in (x, y, ring, x):
             fabric.transfer(block, channel, tiles)
     if width > 1 and height > 1:
         corner = (*((x, 0) for x in range(width)), *((width - 1, y) for y in range(1, height)))
-        with installed(block.tables, None, [corner]) as channel:
+        with installed(block, None, [corner]) as channel:
             fabric.transfer(block, channel, tiles)
 
 
@@ -282,7 +282,7 @@ def test_a_packet_visits_every_block_on_its_way(comm):
     tile = own(block, numbered(*MESH))
     crossed = 0
     for axis, n, lines, cuts in (("x", 7, 5, block.mesh.column_cuts), ("y", 5, 7, block.mesh.row_cuts)):
-        with installed(block.tables, axis, routes.ring(n)) as channel:
+        with installed(block, axis, routes.ring(n)) as channel:
             fabric.transfer(block, channel, tile)
         # A ring crosses each border between two cores once forth, and once back with the last core's tile.
         crossed += lines * 2 * (len(cuts) - 2)
@@ -314,7 +314,7 @@ def test_after_the_first_transfer_ranks_plan_and_synchronise_no_more(comm):
     """The schedule is known: nothing but packets between neighbours is sent, for whatever tiles, sources and lines."""
     block = new_block(comm, MESH)
     control, scouts, tiles = block.control, block.scouts, numbered(*MESH, 2)
-    with installed(block.tables, "x", routes.ring(7)) as channel:
+    with installed(block, "x", routes.ring(7)) as channel:
         fabric.transfer(block, channel, own(block, tiles))
         block.control = block.scouts = Silent()
         again = fabric.transfer(block, channel, own(block, tiles + 1))
@@ -331,7 +331,7 @@ def test_after_the_first_transfer_ranks_plan_and_synchronise_no_more(comm):
 def test_control_traffic_is_not_counted(comm):
     block = new_block(comm, MESH)
     whole(block, own(block, numbered(*MESH)))
-    with installed(block.tables, "x", routes.ring(7)):  # routes alone move nothing either
+    with installed(block, "x", routes.ring(7)):  # routes alone move nothing either
         pass
     report = measured(block)
     counts = [report[key] for key in ("messages", "hops", "max_hops", "stages")]
@@ -349,7 +349,7 @@ STRAIGHT = ((0, 1), (1, 1), (2, 1), (3, 1), (4, 1))
 def test_a_deleted_entry_ends_the_run_with_the_routers_name(used: bool, comm):
     block = new_block(comm, (5, 3))
     tiles = numbered(5, 3)
-    with installed(block.tables, None, [STRAIGHT]) as channel:
+    with installed(block, None, [STRAIGHT]) as channel:
         if used:
             fabric.transfer(block, channel, tiles)
         colour = int(channel.colours[0])
@@ -364,7 +364,7 @@ def test_a_deleted_entry_ends_the_run_with_the_routers_name(used: bool, comm):
 @pytest.mark.parametrize(("axis", "port"), [("x", "west"), ("y", "north")])
 def test_a_deleted_entry_of_one_line_is_named(axis: str, port: str, comm):
     block = new_block(comm, (4, 4))
-    with installed(block.tables, axis, [Route(0, (3,))]) as channel:
+    with installed(block, axis, [Route(0, (3,))]) as channel:
         core = (2, 1) if axis == "x" else (1, 2)
         overwrite(block.tables, core, int(channel.colours[0]), 0, 0)
         name = rf"core \({core[0]}, {core[1]}\) has no rule for a packet of colour 0 from the {port}; its table lacks"
@@ -375,7 +375,7 @@ def test_a_deleted_entry_of_one_line_is_named(axis: str, port: str, comm):
 @pytest.mark.mpi(ranks=[1])
 def test_an_entry_that_takes_another_port_does_not_take_the_packet(comm):
     block = new_block(comm, (5, 3))
-    with installed(block.tables, None, [STRAIGHT]) as channel:
+    with installed(block, None, [STRAIGHT]) as channel:
         overwrite(block.tables, (2, 1), int(channel.colours[0]), 1 << NORTH | 1 << EAST, 1 << RAMP)
         with pytest.raises(
             RouteError, match=r"core \(2, 1\) .* from the west; its rule takes .* from north\+east only"
@@ -392,7 +392,7 @@ def test_an_entry_that_leads_off_the_mesh_is_named(core: tuple[int, int], way: i
     block = new_block(comm, (5, 3))
     x, y = core
     path = (((x - 1 if x else x + 1), y), core)
-    with installed(block.tables, None, [path]) as channel:
+    with installed(block, None, [path]) as channel:
         enters = int(routes.path_entries(path, 5)[1][1])
         overwrite(block.tables, core, int(channel.colours[0]), enters, 1 << way)
         with pytest.raises(RouteError, match=rf"core \({x}, {y}\) sends colour 0 {name}, off the mesh"):
@@ -404,7 +404,7 @@ def test_a_changed_entry_sends_the_packet_elsewhere(comm):
     """The packet turns south in the middle of its path, at whichever rank that router is."""
     block = new_block(comm, (7, 5))
     tiles = numbered(7, 5)
-    with installed(block.tables, None, [STRAIGHT]) as channel:
+    with installed(block, None, [STRAIGHT]) as channel:
         colour = int(channel.colours[0])
         first = whole(block, fabric.transfer(block, channel, own(block, tiles)))
         overwrite(block.tables, (2, 1), colour, 1 << WEST, 1 << SOUTH)
@@ -424,7 +424,7 @@ def test_a_changed_entry_of_one_line_changes_that_line_only(axis: str, comm):
     """On line 3 the tile of core 1 is taken out at core 2, not at core 4; so it has one hop and not three."""
     block = new_block(comm, (5, 5))
     tiles = numbered(5, 5)
-    with installed(block.tables, axis, [Route(1, (4,))]) as channel:
+    with installed(block, axis, [Route(1, (4,))]) as channel:
         fabric.transfer(block, channel, own(block, tiles))
         core = (2, 3) if axis == "x" else (3, 2)
         overwrite(block.tables, core, int(channel.colours[0]), 1 << (WEST if axis == "x" else NORTH), 1 << RAMP)
@@ -447,7 +447,7 @@ MESH = (4, 2)
 def run(block):
     "A packet whose route is broken at core (2, 0)."
     tiles = np.ones((*block.shape, 3), np.float32)
-    with installed(block.tables, "x", [Route(0, (3,))]) as channel:
+    with installed(block, "x", [Route(0, (3,))]) as channel:
         fabric.transfer(block, channel, tiles)
         overwrite(block.tables, (2, 0), int(channel.colours[0]), 0, 0)
         fabric.transfer(block, channel, tiles)
@@ -480,7 +480,7 @@ def test_two_packets_over_one_link_are_serialised(comm):
     block = new_block(comm, (6, 4), SLOW_LINKS)
     tiles = np.zeros((*block.shape, 8), np.float32)
     alpha, busy = 2, 8 * 4 // 4
-    with installed(block.tables, "x", [Route(0, (3,)), Route(1, (4,))]) as channel:
+    with installed(block, "x", [Route(0, (3,)), Route(1, (4,))]) as channel:
         fabric.transfer(block, channel, tiles)
     clock = whole(block, block.clock.state[0])
     # The second packet finds its links free: three hops, then the tail. The first reaches core 1 after one hop, waits
@@ -495,7 +495,7 @@ def test_a_link_carries_every_packet_of_a_transfer_that_crosses_it(axis: str, co
     """Three packets, of which one, two or three cross each link of a line; 8 bytes each, twice."""
     block = new_block(comm, (6, 6))
     tiles = np.zeros((*block.shape, 2), np.float32)
-    with installed(block.tables, axis, [Route(0, (3,)), Route(1, (4,)), Route(2, (5,))]) as channel:
+    with installed(block, axis, [Route(0, (3,)), Route(1, (4,)), Route(2, (5,))]) as channel:
         for _ in range(2):
             fabric.transfer(block, channel, tiles)
         tally.settle(block)
@@ -510,7 +510,7 @@ def test_a_link_stays_busy_for_the_next_transfer(comm):
     block = new_block(comm, (6, 4), SLOW_LINKS)
     tiles = np.zeros((*block.shape, 8), np.float32)
     alpha, busy = 2, 8
-    with installed(block.tables, "x", routes.chain(6)) as channel:
+    with installed(block, "x", routes.chain(6)) as channel:
         flights = [fabric.send(block, channel, tiles) for _ in range(3)]
         for flight in flights:
             receiving.receive(block, flight)
@@ -522,7 +522,7 @@ def test_a_link_stays_busy_for_the_next_transfer(comm):
 def test_links_of_opposite_directions_do_not_hold_each_other_up(comm):
     block = new_block(comm, (6, 4), SLOW_LINKS)
     tiles = np.zeros((*block.shape, 8), np.float32)
-    with installed(block.tables, "x", [Route(0, (5,)), Route(5, (0,))]) as channel:
+    with installed(block, "x", [Route(0, (5,)), Route(5, (0,))]) as channel:
         fabric.transfer(block, channel, tiles)
     assert whole(block, block.clock.state[0]).tolist() == [[5 * 2 + 8, 0, 0, 0, 0, 5 * 2 + 8]] * 4
 
@@ -534,8 +534,8 @@ def test_two_packets_out_of_one_core_share_its_ramp(comm):
     tiles = np.zeros((*block.shape, 8), np.float32)
     alpha, busy = 2, 8
     with (
-        installed(block.tables, "x", [Route(0, (3,))], lines=marks(4, [1])) as east,
-        installed(block.tables, "y", [Route(1, (3,))], lines=marks(6, [0])) as south,
+        installed(block, "x", [Route(0, (3,))], lines=marks(4, [1])) as east,
+        installed(block, "y", [Route(1, (3,))], lines=marks(6, [0])) as south,
     ):
         flights = [fabric.send(block, channel, tiles) for channel in (east, south)]
         for flight in flights:
@@ -550,7 +550,7 @@ def test_two_packets_of_one_transfer_out_of_one_core_share_its_ramp(comm):
     block = new_block(comm, (4, 4), SLOW_LINKS)
     tiles = np.zeros((*block.shape, 8), np.float32)
     alpha, busy = 2, 8
-    with installed(block.tables, None, [((1, 1), (2, 1), (3, 1)), ((1, 1), (1, 2))]) as channel:
+    with installed(block, None, [((1, 1), (2, 1), (3, 1)), ((1, 1), (1, 2))]) as channel:
         fabric.transfer(block, channel, tiles)
     clock = whole(block, block.clock.state[0])
     assert (clock[1, 3], clock[2, 1]) == (2 * alpha + busy, busy + alpha + busy)
@@ -563,7 +563,7 @@ def test_two_packets_into_one_core_share_its_ramp(comm):
     block = new_block(comm, (6, 4), SLOW_LINKS)
     tiles = np.zeros((*block.shape, 8), np.float32)
     alpha, busy = 2, 8
-    with installed(block.tables, "x", [Route(4, (3,))]) as west, installed(block.tables, "x", [Route(0, (3,))]) as east:
+    with installed(block, "x", [Route(4, (3,))]) as west, installed(block, "x", [Route(0, (3,))]) as east:
         first, second = (fabric.send(block, channel, tiles) for channel in (west, east))
         receiving.receive(block, second)
         clock = whole(block, block.clock.state.transpose(1, 2, 0))
@@ -578,7 +578,7 @@ def test_two_packets_into_one_core_share_its_ramp(comm):
 def test_the_ramps_two_directions_do_not_hold_each_other_up(comm):
     block = new_block(comm, (6, 4), SLOW_LINKS)
     tiles = np.zeros((*block.shape, 8), np.float32)
-    with installed(block.tables, "x", routes.chain(6)) as east, installed(block.tables, "y", routes.chain(4)) as south:
+    with installed(block, "x", routes.chain(6)) as east, installed(block, "y", routes.chain(4)) as south:
         receiving.receive(block, fabric.send(block, east, tiles))
         assert (whole(block, block.clock.state[0])[:, 1:] == 2 + 8).all()
         fabric.transfer(block, south, tiles)
@@ -596,8 +596,8 @@ def test_cores_that_do_not_wait_keep_their_clocks_and_ramps(axis: str, comm):
     block.clock.state[0] += own(block, clocks)
     alpha, busy = 2, 8
     with (
-        installed(block.tables, axis, routes.chain(4)) as up,
-        installed(block.tables, axis, routes.chain(4, -1)) as down,
+        installed(block, axis, routes.chain(4)) as up,
+        installed(block, axis, routes.chain(4, -1)) as down,
     ):
         flight = fabric.send(block, up, tiles)
         receiving.receive_at(block, up, flight, marks(4, [3]))
@@ -622,7 +622,7 @@ def test_packets_that_meet_at_a_router_leave_it_one_after_the_other(comm):
         block = new_block(ranks, (4, 4), SLOW_LINKS)
         tiles = np.zeros((*block.shape, 8), np.float32)
         meeting = [((0, 1), (1, 1), (2, 1), (3, 1)), ((1, 0), (1, 1), (2, 1))]
-        with installed(block.tables, None, meeting) as channel:
+        with installed(block, None, meeting) as channel:
             fabric.transfer(block, channel, tiles)
         return whole(block, block.clock.state[0])
 
@@ -639,7 +639,7 @@ def test_packets_that_meet_at_a_router_leave_it_one_after_the_other(comm):
 def test_two_tiles_for_one_core_in_one_transfer_are_refused(comm):
     block = new_block(comm, (3, 2))
     tiles = numbered(3, 2)
-    with installed(block.tables, "x", [Route(0, (1,)), Route(2, (1,))]) as channel:
+    with installed(block, "x", [Route(0, (1,)), Route(2, (1,))]) as channel:
         with pytest.raises(RouteError, match=r"core \(1, 0\) would get two tiles in one transfer"):
             fabric.transfer(block, channel, tiles)
         # One after the other is fine.
@@ -661,10 +661,10 @@ def test_clocks_do_not_depend_on_how_many_packets_are_replayed_together(patched:
             patch("meshrt.mesh.wires.compiling.BATCH", batch),
             patch("meshrt.mesh.wires.lane.BATCH", batch),
             patch("meshrt.mesh.wires.replay.KEPT", kept),
-            installed(block.tables, "x", routes.interleaved_ring(7)) as x,
-            installed(block.tables, "y", routes.interleaved_ring(5)) as y,
-            installed(block.tables, "x", routes.multicast(7, 2)) as spread,
-            installed(block.tables, "y", [Route(0, (3,)), Route(1, (4,)), Route(4, (0,))]) as meeting,
+            installed(block, "x", routes.interleaved_ring(7)) as x,
+            installed(block, "y", routes.interleaved_ring(5)) as y,
+            installed(block, "x", routes.multicast(7, 2)) as spread,
+            installed(block, "y", [Route(0, (3,)), Route(1, (4,)), Route(4, (0,))]) as meeting,
         ):
             for _ in range(4):
                 work = rng.integers(0, 30, (MESH[1], MESH[0], 1)).astype(np.float64)
@@ -692,7 +692,7 @@ def test_a_ramp_carries_what_its_core_sends_and_gets(times: int, comm):
     """A packet leaves by the ramp once, however many get it; what only passes by uses no ramp."""
     block = new_block(comm, (6, 4), "wse2")
     tiles = own(block, numbered(6, 4, 3))
-    with repeated(block, times), installed(block.tables, "x", [Route(1, (3, 4, 5)), Route(0, (2,))]) as channel:
+    with repeated(block, times), installed(block, "x", [Route(1, (3, 4, 5)), Route(0, (2,))]) as channel:
         fabric.transfer(block, channel, tiles)
     expected = np.zeros((2, 4, 6), np.int64)
     expected[0, :, :2] = expected[1, :, 2:] = times * tiles[0, 0].nbytes

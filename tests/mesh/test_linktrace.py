@@ -109,10 +109,10 @@ def test_who_waits_for_a_link_and_for_how_long(together: bool, tmp_path: Path, c
     tiles[...] = 1
     routes = [Route(1, (3,)), Route(0, (2,))]
     if together:  # they meet on the link from 1 to 2
-        with installed(block.tables, "x", routes) as both:
+        with installed(block, "x", routes) as both:
             fabric.transfer(block, both, tiles)
     else:
-        with installed(block.tables, "x", routes[:1]) as first, installed(block.tables, "x", routes[1:]) as second:
+        with installed(block, "x", routes[:1]) as first, installed(block, "x", routes[1:]) as second:
             flights = [fabric.send(block, channel, tiles) for channel in (first, second)]
             receiving.receive(block, *flights)
     with crossbar(block) as bar:  # all cores meet before it in the end only: 3 gets the tile of 1, by way of 2
@@ -141,7 +141,7 @@ def test_what_is_not_kept_is_one_interval(tmp_path: Path, monkeypatch: pytest.Mo
     block = opened(Alone(), tmp_path, (3, 1))
     tiles = block.tiles("sent", (5,), np.float32)
     tiles[...] = 1
-    with installed(block.tables, "x", chain(3)) as east:
+    with installed(block, "x", chain(3)) as east:
         for _ in range(8):
             fabric.transfer(block, east, tiles, positions=marks(3, [0]))
     gather(block)

@@ -115,7 +115,7 @@ def opened(comm: Any, mesh: str, path: Path) -> Any:
 def test_maps_say_where(tmp_path: Path, comm: Any) -> None:
     path = Path(comm.bcast(str(tmp_path))) / "maps.npz"
     block = opened(comm, "6x3", path)
-    with installed(block.tables, "x", chain(6)) as east, repeated(block, 3):
+    with installed(block, "x", chain(6)) as east, repeated(block, 3):
         tiles = block.tiles("sent", (5,), np.float32)
         tiles[...] = 1
         fabric.transfer(block, east, tiles, positions=marks(6, [1, 3]), lines=marks(3, [2]))
@@ -166,13 +166,13 @@ def test_a_packet_for_many_is_a_pair_with_each_and_one_that_is_sent_on_is_two(tm
     tiles = block.tiles("sent", (5,), np.float32)
     tiles[...] = 1
     to_all = Route(0, (2, 4, 5))
-    with installed(block.tables, "x", [to_all], lines=marks(3, [1])) as row:
+    with installed(block, "x", [to_all], lines=marks(3, [1])) as row:
         fabric.transfer(block, row, tiles)
-    with installed(block.tables, "y", chain(3)) as column:  # to the core below, and on to the last
+    with installed(block, "y", chain(3)) as column:  # to the core below, and on to the last
         for line in range(2):
             fabric.transfer(block, column, tiles, positions=marks(3, [line]), lines=marks(6, [3]))
     turns = ((5, 0), (5, 1), (4, 1))
-    with installed(block.tables, None, [turns]) as path_of:
+    with installed(block, None, [turns]) as path_of:
         fabric.transfer(block, path_of, tiles[..., :2])
     write_maps(block, block.finish(), str(path))
     if comm.rank:

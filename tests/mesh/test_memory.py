@@ -174,7 +174,7 @@ def test_tiles_that_came_in_are_charged_as_long_as_they_are_kept(payload: bool, 
     """400 bytes at home, and 400 for each tile that is kept: of 50, a core of 4 kB has room for 9."""
     block = new_block(comm, (4, 4), payload=payload, core_memory=4000)
     tiles = block.tiles("tile", (100,), "float32")
-    with installed(block.tables, "x", chain(4, 1)) as channel:
+    with installed(block, "x", chain(4, 1)) as channel:
         for _ in range(50):
             arrived = transfer(block, channel, tiles)
         assert (block.memory.common, block.memory.peak) == (800, 1200), "the last one lives while the next comes in"

@@ -235,9 +235,9 @@ def test_what_a_message_waits_for(tmp_path: Path, comm: Any) -> None:
     tiles = block.tiles("sent", (5,), np.float32)
     tiles[...] = 1
     block.elementwise(tiles)  # 5 cycles of 2 ns
-    with installed(block.tables, "x", [Route(0, (1, 3))]) as to_two:
+    with installed(block, "x", [Route(0, (1, 3))]) as to_two:
         fabric.transfer(block, to_two, tiles)
-    with installed(block.tables, "x", chain(4)) as east:
+    with installed(block, "x", chain(4)) as east:
         software.stage(block, east, 0, marks(4, [1]))
         fabric.send(block, east, tiles, positions=marks(4, [1]))  # nobody waits for it
     with crossbar(block) as bar:  # 3 gets the tile of 1, by way of 2

@@ -33,7 +33,7 @@ def line(axis: str, comm: Any) -> Block:
 def all_of(stack: ExitStack, block: Block, axis: str, start: int, stop: int) -> Channel:
     """A route for each of the positions: between the cores that are so far from it."""
     routes = [Route(int(at) + start, (int(at) + stop,)) for at in AT]
-    return stack.enter_context(installed(block.tables, axis, routes))
+    return stack.enter_context(installed(block, axis, routes))
 
 
 def sent(block: Block, channel: Channel, numbers: int) -> receiving.Flight:
@@ -99,7 +99,7 @@ def test_a_path_has_the_hops_of_the_packet(axis: str, comm):
     block = line(axis, comm)
     far = np.random.default_rng(2).integers(1, 3, len(AT))
     routes = [Route(int(at), (int(at + hops),)) for at, hops in zip(AT, far, strict=True)]
-    with installed(block.tables, axis, routes) as channel:
+    with installed(block, axis, routes) as channel:
         receiving.receive(block, sent(block, channel, 8))
     for hops in (1, 2):
         ends = (AT + far)[far == hops]

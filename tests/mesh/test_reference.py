@@ -92,7 +92,7 @@ def play(block: Block, case: dict[str, Any]) -> None:
 
 def lay(block: Block, stack: ExitStack, paths: list[Cores], forks: list[int]) -> Channel:
     """Install paths, some of which leave a copy of the packet on the way."""
-    channel = stack.enter_context(installed(block.tables, None, paths))
+    channel = stack.enter_context(installed(block, None, paths))
     ends = {path[-1] for path in paths}
     for fork in forks:
         path = paths[fork % len(paths)]
@@ -187,7 +187,7 @@ def test_a_link_is_not_kept_for_a_packet_that_comes_later(comm):
     for late, times in ((0.0, (2 + 3 + 4, 2 + 4)), (2.0, (2 + 4, 5 + 2 + 4)), (1000.0, (2 + 4, 1000 + 2 + 4))):
         block = new_block(comm, (4, 1), "wse2")
         block.clock.state[TIME] += own(block, np.array([[0.0, late, 0.0, 0.0]]))
-        with installed(block.tables, "x", [routes.Route(0, (2,)), routes.Route(1, (3,))]) as channel:
+        with installed(block, "x", [routes.Route(0, (2,)), routes.Route(1, (3,))]) as channel:
             fabric.transfer(block, channel, np.zeros((*block.shape, 4), np.float32))
         assert tuple(whole(block, block.clock.state[TIME])[0, 2:]) == times
 
@@ -200,7 +200,7 @@ def test_a_link_is_not_kept_for_a_packet_that_was_sent_before_and_comes_later(co
         block.clock.state[TIME] += own(block, np.array([[0.0, late, 0.0, 0.0]]))
         tiles = np.zeros((*block.shape, 4), np.float32)
         paths = [tuple((x, 0) for x in range(low, low + 3)) for low in (0, 1)]
-        with installed(block.tables, None, paths[:1]) as first, installed(block.tables, None, paths[1:]) as second:
+        with installed(block, None, paths[:1]) as first, installed(block, None, paths[1:]) as second:
             for flight in [fabric.send(block, channel, tiles) for channel in (first, second)]:
                 receiving.receive(block, flight)
         assert tuple(whole(block, block.clock.state[TIME])[0, 2:]) == times
@@ -216,8 +216,8 @@ def test_a_link_is_not_given_twice(comm):
     block = new_block(comm, (4, 1), "wse2")
     tiles = np.zeros((*block.shape, 4), np.float32)
     with (
-        installed(block.tables, "x", [routes.Route(1, (2,))]) as short,
-        installed(block.tables, "x", [routes.Route(0, (3,))]) as other,
+        installed(block, "x", [routes.Route(1, (2,))]) as short,
+        installed(block, "x", [routes.Route(0, (3,))]) as other,
     ):
         flights = [fabric.send(block, short, tiles)]
         for more in (10.0, 90.0):
@@ -238,8 +238,8 @@ def test_a_link_is_taken_from_when_its_last_head_asked(asks: int, gets: int, com
     block = new_block(comm, (4, 1), "wse2")
     tiles = np.zeros((*block.shape, 4), np.float32)
     with (
-        installed(block.tables, "x", [routes.Route(1, (2,))]) as short,
-        installed(block.tables, "x", [routes.Route(0, (3,))]) as other,
+        installed(block, "x", [routes.Route(1, (2,))]) as short,
+        installed(block, "x", [routes.Route(0, (3,))]) as other,
     ):
         flights = [fabric.send(block, short, tiles)]
         block.clock.state[TIME] += own(block, np.array([[asks - 1.0, 100.0, 0.0, 0.0]]))
@@ -259,8 +259,8 @@ def test_who_gets_a_ramp_does_not_depend_on_who_waits_with_it_on_a_rank(comm):
         tiles = np.zeros((*block.shape, 3), np.float32)
         block.clock.state[TIME] += own(block, draw(0, 100, (4, 4)).astype(float))
         with (
-            installed(block.tables, "x", routes.interleaved_ring(4)) as x,
-            installed(block.tables, "y", routes.interleaved_ring(4)) as y,
+            installed(block, "x", routes.interleaved_ring(4)) as x,
+            installed(block, "y", routes.interleaved_ring(4)) as y,
         ):
             flights = [fabric.send(block, x, tiles), fabric.send(block, y, tiles)]
             receiving.receive(block, flights[0])
@@ -281,11 +281,11 @@ def test_a_link_is_given_to_a_packet_that_comes_between_two_that_were_sent_befor
     block = new_block(comm, (4, 1), "wse2")
     tiles = np.zeros((*block.shape, 4), np.float32)
     with (
-        installed(block.tables, "x", [routes.Route(1, (2,))]) as short,
+        installed(block, "x", [routes.Route(1, (2,))]) as short,
         (
-            installed(block.tables, None, [tuple((x, 0) for x in range(4))])
+            installed(block, None, [tuple((x, 0) for x in range(4))])
             if paths
-            else installed(block.tables, "x", [routes.Route(0, (3,))])
+            else installed(block, "x", [routes.Route(0, (3,))])
         ) as other,
     ):
         flights = [fabric.send(block, short, tiles)]
@@ -305,7 +305,7 @@ def test_paths_that_do_not_meet_take_alpha_a_hop_and_the_tail(width: float | Non
     paths = [((x, y), (x + 1, y), (x + 1, y + 1)) for x, y in corners]
     block = new_block(comm, (24, 24), Device(name="test", alpha=3.0, beta=5.0, link_bytes_per_cycle=width))
     busy = 16 / width if width else 0.0
-    with installed(block.tables, None, paths) as channel:
+    with installed(block, None, paths) as channel:
         flights = [fabric.send(block, channel, np.zeros((*block.shape, 4), np.float32)) for _ in range(2)]
         for turn, flight in enumerate(flights):
             receiving.receive(block, flight)
@@ -320,7 +320,7 @@ def halo(block: Block) -> None:
     for size in (1, 5, 3):
         block.clock.state[TIME] += own(block, rng.integers(0, 30, (block.mesh.height, block.mesh.width)) + 0.25)
         with ExitStack() as stack:
-            channels = [stack.enter_context(installed(block.tables, *pattern)) for pattern in patterns]
+            channels = [stack.enter_context(installed(block, *pattern)) for pattern in patterns]
             flights = [fabric.send(block, channel, np.zeros((*block.shape, size), np.float32)) for channel in channels]
             receiving.receive_at(block, channels[1], flights[1], marks(block.mesh.width, [1, 4]))
             for flight in flights:
@@ -382,9 +382,7 @@ def exchange_with_neighbours(block: Block, rounds: list[dict[str, Any]]) -> None
         block.clock.state[TIME] += own(block, late.astype(np.float64))
         with ExitStack() as stack:
             channels = [
-                stack.enter_context(
-                    installed(block.tables, axis, pattern(block.mesh.length(axis), step, round_["rings"]))
-                )
+                stack.enter_context(installed(block, axis, pattern(block.mesh.length(axis), step, round_["rings"])))
                 for (axis, step), _, _ in round_["ways"]
             ]
             flights = [
@@ -446,8 +444,8 @@ def test_two_packets_for_every_core_take_its_ramp_in_turn(
         block.clock.asked_at[...], block.clock.idle[...] = 0, 0
         block.clock.state[TIME] = own(block, clocks)
         with (
-            installed(block.tables, "x", routes.interleaved_ring(6)) as x,
-            installed(block.tables, "y", routes.interleaved_ring(4)) as y,
+            installed(block, "x", routes.interleaved_ring(6)) as x,
+            installed(block, "y", routes.interleaved_ring(4)) as y,
         ):
             flights = [
                 fabric.send(block, ring, np.zeros((*block.shape, size), np.float32), stream=stream)
@@ -482,7 +480,7 @@ def test_packets_that_ask_together_take_a_ramp_as_their_transfers_were_started(
         clocks[y, x] = 3 - hops  # so that all ask at 3
     block.clock.state[TIME] = own(block, clocks)
     with ExitStack() as stack:
-        channels = [stack.enter_context(installed(block.tables, None, [way])) for way in ways]
+        channels = [stack.enter_context(installed(block, None, [way])) for way in ways]
         flights = [
             fabric.send(block, channels[way], np.zeros((*block.shape, sizes[way]), np.float32)) for way in started
         ]

@@ -24,7 +24,7 @@ TILE = 12  # bytes
 
 def shift(block: Block) -> None:
     """Every core sends 3 numbers to the next along x: a hop a core, but for the last of each line."""
-    with installed(block.tables, "x", routes.chain) as channel:
+    with installed(block, "x", routes.chain) as channel:
         fabric.transfer(block, channel, np.zeros((*block.lead, 3), np.float32))
 
 
@@ -122,7 +122,7 @@ def test_whoever_is_followed_has_entered_what_it_did(comm: Any) -> None:
     with block.phase("one") as phase:
         other.follow(block)
         other.work(np.array([[3, 0, 0, 0, 0, 0], [0] * 6]))
-        with other.memory.hold("much", 1000), installed(other.tables, "x", routes.chain(6)):
+        with other.memory.hold("much", 1000), installed(other, "x", routes.chain(6)):
             pass
         block.follow(other)
     assert (phase.memory, phase.entries) == (1000, 2)
@@ -138,7 +138,7 @@ def test_whoever_is_followed_has_moved_the_heads_that_nobody_waits_for(comm: Any
     other = block.another("there", 4, 2)
     paths = [((0, 0), (1, 0), (2, 0)), ((1, 0), (2, 0), (3, 0))]
     tiles = np.zeros((*other.lead, 3), np.float32)
-    with installed(other.tables, None, paths) as crossed, installed(other.tables, "x", [Route(1, (2, 3))]) as channel:
+    with installed(other, None, paths) as crossed, installed(other, "x", [Route(1, (2, 3))]) as channel:
         fabric.send(other, crossed, tiles)
         other.clock.state[TIME] += 2.0
         block.follow(other)

@@ -38,9 +38,9 @@ def rounds(block: Block, seed: int) -> tuple[list[bytes], dict[str, Any]]:
     with ExitStack() as stack:
         rings = [stack.enter_context(interleaved_ring(block, axis)) for axis in "xy"]
         back = [stack.enter_context(plain_ring(block, axis, reverse=True)) for axis in "xy"]
-        ways = [stack.enter_context(installed(block.tables, axis, routes.chain)) for axis in "xy"]
+        ways = [stack.enter_context(installed(block, axis, routes.chain)) for axis in "xy"]
         root = mesh.width // 2
-        ways.append(stack.enter_context(installed(block.tables, "x", routes.multicast, root)))
+        ways.append(stack.enter_context(installed(block, "x", routes.multicast, root)))
         alternate = {axis: np.arange(mesh.length("y" if axis == "x" else "x")) % 2 == 0 for axis in "xy"}
 
         def tiles(kind: Any, *shape: int) -> np.ndarray:

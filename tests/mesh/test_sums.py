@@ -43,7 +43,7 @@ def sums(block: Block, seed: int) -> tuple[list[bytes], dict[str, Any], int]:
     random, kept, mesh = np.random.default_rng(seed), list[bytes](), block.mesh
     with ExitStack() as stack:
         trees = trees_of(block, stack)
-        ways = [stack.enter_context(installed(block.tables, axis, routes.chain)) for axis in "xy"]
+        ways = [stack.enter_context(installed(block, axis, routes.chain)) for axis in "xy"]
         for _ in range(60):
             tree, combine = trees[random.integers(len(trees))], COMBINES[random.integers(len(COMBINES))]
             kind = [np.float32, np.float32, np.float64, np.int32][random.integers(4)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,19 @@ from meshrt.mesh.mesh import Mesh
 from meshrt.mesh.presets import IDEAL, WSE2
 from meshrt.mesh.wires import routes
 from meshrt.mesh.wires.routes import Route
-from meshrt.mesh.wires.tables import Tables, installed
+from meshrt.mesh.wires.tables import Channel, Tables
+from meshrt.mesh.wires.tables import installed as installed_in_block
+
+
+@dataclass(frozen=True)
+class TablesAlone:
+    """A block of which nothing else is there."""
+
+    tables: Tables
+
+
+def installed(tables: Tables, *arguments: Any, **options: Any) -> AbstractContextManager[Channel]:
+    return installed_in_block(TablesAlone(tables), *arguments, **options)
 
 
 def line_tables(n: int, entries: int | None = None) -> Tables:

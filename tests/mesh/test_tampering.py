@@ -167,7 +167,7 @@ def ring(block: Block, colour: int, *cores: tuple[int, int]) -> None:
 @pytest.mark.parametrize("used", [False, True], ids=["before", "between"])
 def test_a_loop_ends_with_the_name_of_a_router_in_it(used: bool, comm: Any) -> None:
     block = new_block(comm, MESH)
-    with installed(block.tables, None, [STRAIGHT]) as channel:
+    with installed(block, None, [STRAIGHT]) as channel:
         if used:
             fabric.transfer(block, channel, numbered(*MESH))
         ring(block, 0, (2, 1), (3, 1), (3, 2), (2, 2))
@@ -179,7 +179,7 @@ def test_a_loop_ends_with_the_name_of_a_router_in_it(used: bool, comm: Any) -> N
 @pytest.mark.mpi(ranks=[1])
 def test_two_routers_that_send_a_packet_to_and_fro_are_found(comm: Any) -> None:
     block = new_block(comm, MESH)
-    with installed(block.tables, "x", [Route(0, (4,))]) as channel:
+    with installed(block, "x", [Route(0, (4,))]) as channel:
         overwrite(block.tables, (2, 1), 0, mask(WEST, EAST), mask(EAST))
         overwrite(block.tables, (3, 1), 0, mask(WEST), mask(WEST))
         with pytest.raises(
@@ -192,7 +192,7 @@ def test_two_routers_that_send_a_packet_to_and_fro_are_found(comm: Any) -> None:
 def test_a_fork_in_a_loop_does_not_fill_the_memory(comm: Any) -> None:
     """Two loops through one router, far along: every time round there are twice as many packets."""
     block = new_block(comm, (120, 3))
-    with installed(block.tables, "x", [Route(0, (119,))], lines=np.arange(3) == 1) as channel:
+    with installed(block, "x", [Route(0, (119,))], lines=np.arange(3) == 1) as channel:
         ring(block, 0, (101, 1), (102, 1), (102, 2), (101, 2))
         overwrite(block.tables, (102, 1), 0, mask(WEST), mask(SOUTH, NORTH))
         overwrite(block.tables, (102, 0), 0, mask(SOUTH), mask(WEST))
@@ -208,7 +208,7 @@ def test_a_long_way_through_every_core_is_no_loop(comm: Any) -> None:
     width, height = 40, 30
     snake = [(x if y % 2 == 0 else width - 1 - x, y) for y in range(height) for x in range(width)]
     block = new_block(comm, (width, height))
-    with installed(block.tables, None, [tuple(snake), tuple(snake[::-1])]) as channel:
+    with installed(block, None, [tuple(snake), tuple(snake[::-1])]) as channel:
         arrived = fabric.transfer(block, channel, numbered(width, height))
     assert (arrived[-1, 0], arrived[0, 0]) == (0, numbered(width, height)[-1, 0])
     assert measured(block)["hops"] == 2 * (width * height - 1)
@@ -224,7 +224,7 @@ MESH = (4, 2)
 
 def run(block):
     "A packet that turns back at core (2, 0), and again at core (1, 0)."
-    with installed(block.tables, "x", [Route(0, (3,))]) as channel:
+    with installed(block, "x", [Route(0, (3,))]) as channel:
         overwrite(block.tables, (2, 0), int(channel.colours[0]), 1 << 3, 1 << 3)
         overwrite(block.tables, (1, 0), int(channel.colours[0]), 1 << 3 | 1 << 1, 1 << 1)
         fabric.transfer(block, channel, np.ones((*block.shape, 3), np.float32))
@@ -264,7 +264,7 @@ MESH = (4, 2)
 
 def run(block):
     "One rank computes for long before its transfer; the others have scouts under way meanwhile."
-    with installed(block.tables, "x", routes.chain) as channel:
+    with installed(block, "x", routes.chain) as channel:
         end = time.process_time() + (1.6 if block.mesh.rank == 1 else 0)
         while time.process_time() < end:
             pass
@@ -286,7 +286,7 @@ def test_computing_is_not_ended_by_the_watchdog(ranks: int, run_meshrt: Any, tmp
 def test_a_rule_that_leads_nowhere_is_named(used: bool, payload: bool, comm: Any) -> None:
     block = new_block(comm, MESH, payload=payload)
     tiles = np.zeros((*block.lead, 1), np.float32)
-    with installed(block.tables, None, [STRAIGHT]) as channel:
+    with installed(block, None, [STRAIGHT]) as channel:
         if used:
             fabric.transfer(block, channel, tiles)
         overwrite(block.tables, (3, 1), 0, mask(WEST), 0)
@@ -316,7 +316,7 @@ def part(array: np.ndarray) -> None:
 @pytest.mark.parametrize("write", [item, every, part])
 def test_entries_cannot_be_written_without_the_fabric(write: Any, name: str, used: bool, comm: Any) -> None:
     block = new_block(comm, MESH)
-    with installed(block.tables, None, [STRAIGHT]) as channel:
+    with installed(block, None, [STRAIGHT]) as channel:
         if used:
             fabric.transfer(block, channel, numbered(*MESH))
         with pytest.raises(
@@ -333,7 +333,7 @@ def test_entries_cannot_be_written_without_the_fabric(write: Any, name: str, use
 def test_tables_that_grew_are_closed_too(comm: Any) -> None:
     block = new_block(comm, (20, 1))
     with (
-        installed(block.tables, "x", gossip(20)),
+        installed(block, "x", gossip(20)),
         pytest.raises(RouteError, match="behind the fabric's back"),
     ):
         block.tables.leaves[17] = 0
@@ -345,11 +345,11 @@ def test_tables_that_grew_are_closed_too(comm: Any) -> None:
 def test_a_channel_that_was_left_moves_nothing(used: bool, again: bool, comm: Any) -> None:
     """Not even where the same entries are there again: they are another channel's."""
     block = new_block(comm, MESH)
-    with installed(block.tables, "x", routes.chain(5)) as channel:
+    with installed(block, "x", routes.chain(5)) as channel:
         if used:
             fabric.transfer(block, channel, numbered(*MESH))
             software.stage(block, channel, 0, np.ones(5, bool))
-    with installed(block.tables, "x", routes.chain(5)) if again else nullcontext():
+    with installed(block, "x", routes.chain(5)) if again else nullcontext():
         for _ in range(2):
             with pytest.raises(RouteError, match="route set 1 along x is used after its `with` block was left"):
                 fabric.transfer(block, channel, numbered(*MESH))
@@ -363,8 +363,8 @@ def test_a_channel_that_was_left_moves_nothing(used: bool, again: bool, comm: An
 def test_installing_over_a_hand_made_entry_is_noticed(freed: bool, comm: Any) -> None:
     """A packet was sent round a corner by hand; routes that are installed there, or freed, take the corner away."""
     block = new_block(comm, MESH)
-    crossing = installed(block.tables, None, [((1, 2), (2, 2), (3, 2))])
-    with installed(block.tables, None, [STRAIGHT]) as channel, ExitStack() as stack:
+    crossing = installed(block, None, [((1, 2), (2, 2), (3, 2))])
+    with installed(block, None, [STRAIGHT]) as channel, ExitStack() as stack:
         overwrite(block.tables, (2, 1), 0, mask(WEST), mask(SOUTH))
         if freed:
             assert stack.enter_context(crossing).colours.tolist() == [0]  # as the other's: they share no router

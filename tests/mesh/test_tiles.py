@@ -54,8 +54,8 @@ def test_routes_are_installed_for_a_block_or_in_its_tables(comm) -> None:
     block = new_block(comm, (4, 4), "wse2")
     paths = [((0, 0), (1, 0), (1, 1))]
     for by_block, by_tables in (
-        (installed(block, "x", chain), installed(block.tables, "x", chain)),
-        (installed(block, None, paths), installed(block.tables, None, paths)),
+        (installed(block, "x", chain), installed(block, "x", chain)),
+        (installed(block, None, paths), installed(block, None, paths)),
     ):
         with by_block as way:
             entries = block.tables.entries.copy()

@@ -186,7 +186,7 @@ def test_steps_have_their_reasons(tmp_path: Path, comm: Any) -> None:
     block = open_machine(
         comm, Board.alone(), (3, 1), True, Console(), device=device, trace=str(path), trace_cores="*,0"
     )
-    with installed(block.tables, "x", chain(3)) as east:
+    with installed(block, "x", chain(3)) as east:
         tiles = block.tiles("sent", (5,), np.float32)
         block.elementwise(tiles)  # 5 cycles
         fabric.transfer(block, east, tiles, positions=marks(3, [0]))  # a hop, 5 cycles a link and a ramp

@@ -112,7 +112,7 @@ def test_sides_of_tiles_that_do_not_fit_are_told(own: Own) -> None:
 def test_a_tile_is_not_stretched_to_the_place_that_it_arrives_at(sent: str, sides: str, own: Own) -> None:
     """NumPy would fill [8, 5] from [8, 1], for the bytes of 8 numbers; others ended in its words on broadcasting."""
     source = HEAD + "def run(block):\n    a, out = block.tiles('a', (8, 5), 'f'), block.tiles('out', (8, 5), 'f')\n"
-    source += "    with installed(block.tables, 'x', routes.chain(4)) as way:\n"
+    source += "    with installed(block, 'x', routes.chain(4)) as way:\n"
     done = own(source + f"        fabric.transfer(block, way, {sent}, out)\n")
     assert done.code == 2 and done.stderr == (
         f"meshrt: error: `out` of shape [1, 4, 8, 5] for tiles of shape [1, 4, {sides}]: what arrives at a core is a"
@@ -153,7 +153,7 @@ CHOSEN = {
 def test_what_chooses_sources_is_a_bool_for_each(chosen: str, own: Own) -> None:
     """Of three positions on four cores the last was left out, without a word."""
     source = HEAD + "def run(block):\n    a = block.tiles('a', (8,), 'f')\n"
-    source += "    with installed(block.tables, 'x', routes.chain(4)) as way:\n"
+    source += "    with installed(block, 'x', routes.chain(4)) as way:\n"
     done = own(source + f"        fabric.transfer(block, way, a, a, {chosen})\n")
     assert done.code == 2 and done.stderr.startswith(f"meshrt: error: {CHOSEN[chosen]}"), done.stderr
     assert done.stderr.endswith(" (mine.py, line 8)\n")
@@ -163,7 +163,7 @@ def test_what_chooses_sources_is_a_bool_for_each(chosen: str, own: Own) -> None:
 def test_a_with_that_is_missing_is_told(uses: str, own: Own) -> None:
     """Or one whose `as` is, which gives the routes."""
     source = HEAD + "def run(block):\n    a = block.tiles('a', (8,), 'f')\n"
-    source += "    way = installed(block.tables, 'x', routes.chain(4))\n"
+    source += "    way = installed(block, 'x', routes.chain(4))\n"
     done = own(source + f"    {uses}fabric.transfer(block, way, a, a)\n")
     assert done.code == 2 and done.stderr == (
         "meshrt: error: mine.py, line 8: what installs routes is for a `with`: with installed(...) as way\n"
@@ -258,7 +258,7 @@ SENDS = (
     + """
 def run(block, *, receive: int = 0, times: int = 3):
     tiles = np.zeros((*block.lead, 3), np.float32)
-    with installed(block.tables, "x", routes.chain(4)) as east:
+    with installed(block, "x", routes.chain(4)) as east:
         for step in range(times):
             flight = fabric.send(block, east, tiles)
             if step < receive:
@@ -365,7 +365,7 @@ PARTS = (
     + """from meshrt.mesh.tiles import gather
 def run(block):
     t = np.zeros((*block.shape, 3), np.float32)
-    with installed(block.tables, "x", routes.chain(4)) as east, installed(block.tables, "x", routes.chain(4)) as west:
+    with installed(block, "x", routes.chain(4)) as east, installed(block, "x", routes.chain(4)) as west:
         {}
     return {{}}
 def go(block, channel, tiles):

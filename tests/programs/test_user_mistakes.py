@@ -32,7 +32,7 @@ def test_tiles_are_those_of_all_cores(shape: tuple[int, ...], payload: bool, com
     """What came, and what is needed; by shape alone too, where (1, 1) stands for all cores."""
     block = new_block(comm, MESH, payload=payload)
     tiles = np.zeros(shape, np.float32)
-    with installed(block.tables, "x", routes.chain(5)) as channel, crossbar(block) as bar:
+    with installed(block, "x", routes.chain(5)) as channel, crossbar(block) as bar:
         if shape[:2] == block.lead:
             fabric.transfer(block, channel, tiles)
             return
@@ -106,7 +106,7 @@ def test_a_tile_has_numbers(shape: tuple[int, ...], comm: Any) -> None:
 )  # fmt: skip
 def test_routes_lie_on_lines_of_the_mesh(axis: Any, made: Any, lines: Any, text: str, comm: Any) -> None:
     block = new_block(comm, MESH)
-    with pytest.raises(UsageError, match=text), installed(block.tables, axis, made, lines=lines):
+    with pytest.raises(UsageError, match=text), installed(block, axis, made, lines=lines):
         pass
     assert not block.tables.book.any()
 
@@ -130,7 +130,7 @@ def test_paths_stay_on_the_mesh(cores: tuple[tuple[int, int], ...], comm: Any) -
     block = new_block(comm, MESH)
     x, y = cores[1]
     text = rf"a path goes over core \({x}, {y}\), outside the mesh of 5 x 3"
-    with pytest.raises(UsageError, match=text), installed(block.tables, None, [((0, 0), (1, 0)), cores]):
+    with pytest.raises(UsageError, match=text), installed(block, None, [((0, 0), (1, 0)), cores]):
         pass
 
 
@@ -165,7 +165,7 @@ def run(block, *, mistake: str = ""):
         block.tiles("x", (0,), np.float32)
     t = np.ones((*block.shape, 8), np.float32)
     axis, route = ("z" if mistake == "axis" else "x"), Route(0, (4 if mistake == "route" else 3,))
-    with installed(block.tables, axis, [route]) as channel:
+    with installed(block, axis, [route]) as channel:
         fabric.transfer(block, channel, t[0] if mistake == "tiles" else t)
         if mistake == "stage":
             software.stage(block, channel, 1, np.ones(3, bool))
@@ -176,7 +176,7 @@ def run(block, *, mistake: str = ""):
     if mistake == "kind":
         block.tiles("x", (8,), "floot32")
     if mistake == "path":
-        with installed(block.tables, None, [((3, 0), (4, 0))]) as channel:
+        with installed(block, None, [((3, 0), (4, 0))]) as channel:
             fabric.transfer(block, channel, t)
 """
 

@@ -46,7 +46,7 @@ def run(block, *, how: str = ""):
     tiles = np.zeros((*block.shape, 3), np.float32)
     if how == "orbit":
         scouts._refuse_loops = lambda *walk: None
-    with installed(block.tables, "x", routes.ring(6)) as ring:
+    with installed(block, "x", routes.ring(6)) as ring:
         if how in ("loop", "orbit"):
             colour = int(ring.colours[2])
             overwrite(block.tables, (3, 0), colour, 1 << WEST, 1 << WEST)

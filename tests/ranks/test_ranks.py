@@ -62,9 +62,9 @@ def mixed_traffic(comm: Any) -> tuple[bytes, bytes, dict[str, Any]]:
         ((0, 1), (1, 1), (2, 1), (3, 1), (3, 2), (4, 2), (5, 2), (5, 1)),
     ]
     with (
-        installed(block.tables, "x", routes.ring(7)) as ring,
-        installed(block.tables, "y", routes.interleaved_ring(5)) as other,
-        installed(block.tables, None, turns) as paths,
+        installed(block, "x", routes.ring(7)) as ring,
+        installed(block, "y", routes.interleaved_ring(5)) as other,
+        installed(block, None, turns) as paths,
         spreads(block, longest=3) as (every, _),
     ):
         flights = [fabric.send(block, channel, tiles) for channel in (paths, ring, other, paths)]

@@ -76,7 +76,7 @@ class HasTables(Protocol):
 
 @contextmanager
 def installed(
-    block: HasTables | Tables,
+    block: HasTables,
     axis: str | None,
     routes: Sequence[Route] | Sequence[Sequence[tuple[int, int]]] | LinePattern,
     *more: Any,
@@ -90,8 +90,7 @@ def installed(
     Routes that share no router share a colour. LimitError where a table would be over its limit, UsageError for what is
     no line of the mesh, or lies beside it.
     """
-    tables = block if isinstance(block, Tables) else block.tables
-    mesh = tables.mesh
+    tables, mesh = block.tables, block.tables.mesh
     if axis is None:
         paths = over_mesh(mesh, routes, more, lines)
         sources = [y * mesh.width + x for (x, y), *_ in paths]
