@@ -297,3 +297,11 @@ def test_a_machine_has_what_is_asked_of_it(name: str) -> None:
     assert {*kind.__all__} == every_machines | (of_devices if name != "mesh" else set())
     assert all(re.search(rf"\b{word}\b", str(meshrt.machine.__doc__)) for word in kind.__all__)
     assert all(kinds.find(name, path) for path in kind.SUMMARY)
+
+
+def test_the_oldest_packages_are_those_of_the_bounds() -> None:
+    """`ci/oldest` tests with them: each requirement of a run and of the tests says from which version on."""
+    oldest = runpy.run_path(str(ROOT / "ci" / "oldest"))["oldest"]()
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    bounds = [*PYPROJECT["project"]["dependencies"], *extras["mpich"], *extras["test"]]
+    assert oldest == [bound.replace(">=", "==") for bound in bounds]
