@@ -85,7 +85,9 @@ def _table(path: str, text: str, most: int | None) -> RequestTrace:
             if not -1e12 < call.time < 1e12 or min(call.prompt, call.output) < 0:
                 raise ValueError
         except (IndexError, ValueError, OverflowError):
-            whole = "whole numbers of tokens" if priority is None else "numbers of tokens and a priority, all three whole"
+            whole = (
+                "whole numbers of tokens" if priority is None else "numbers of tokens and a priority, all three whole"
+            )
             raise UsageError(
                 f"--trace-file {path}, line {number}: {','.join(line)[:80]!r} is no time and two {whole}"
             ) from None
