@@ -256,6 +256,15 @@ def _add_nothing(x):
     (nl.load(x) + None).settle()
 
 
+def _where_none(x):
+    tile = nl.load(x)
+    nl.where(tile > 0, tile, None).settle()
+
+
+def _keep_none(x):
+    nisa.affine_select(nl.arange(128)[:, None] > nl.arange(256)[None, :], nl.load(x), None).settle()
+
+
 def _add_one(x):
     nl.add(nl.load(x)).settle()
 
@@ -280,6 +289,8 @@ def _python_number(x):
         (_fraction, "the size of a ds is 85.33333333333333; it is a whole number"),
         (_add_nothing, r"operand0 is None; it is a number or a tile \[128, 1\]"),
         (_add_one, "operand0 is None"),
+        (_where_none, "y of nl.where is None; it is a number or a tile"),
+        (_keep_none, "on_false_value of affine_select is None; it is a number or a tile"),
         (_no_such_axis, r"axis 2 of \[128, 256\], whose axes are 0 to 1"),
         (_third_operand, "a tile stands where a dtype is wanted"),
         (_python_number, "a tile is no number of Python's"),
