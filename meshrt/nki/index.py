@@ -20,7 +20,7 @@ class ds(NamedTuple):
     size: int
 
 
-def whole(what: str, value: Any) -> int:
+def whole(name: str, value: Any) -> int:
     """A whole number, also one that a division has made a float, as 256 / 128. UsageError."""
     if type(value) is int:
         return value
@@ -30,7 +30,7 @@ def whole(what: str, value: Any) -> int:
         with suppress(TypeError, ValueError, OverflowError):
             number = int(value)
     if number is None or number != value:
-        raise UsageError(f"{what} is {value!r}; it is a whole number: divide with //, and round up with -(-n // size)")
+        raise UsageError(f"{name} is {value!r}; it is a whole number: divide with //, and round up with -(-n // size)")
     return number
 
 
