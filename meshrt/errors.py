@@ -63,6 +63,10 @@ class StallError(MeshrtError):
     exit_code = 124
 
 
+class MissingName(UsageError, AttributeError):
+    """A name that a module or a tensor does not have: for Python, whose hasattr asks so, an AttributeError."""
+
+
 def nearest(name: str, names: Iterable[str], otherwise: str) -> str:
     """The end of a message on a name that there is not: the names that are most like it, or what else helps."""
     from difflib import get_close_matches  # 5 ms, for those who mistype

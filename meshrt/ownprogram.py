@@ -211,8 +211,10 @@ def _without_with(error: Exception) -> str:
 
 
 def _meant(error: Exception) -> str:
-    """Behind a name that a block does not have, and its mesh does."""
+    """Behind a name that a block does not have: its mesh does, or other machines do."""
     mesh, name = getattr(getattr(error, "obj", None), "mesh", None), getattr(error, "name", None)
+    if mesh is not None and name == "mine":
+        return '; cores.mine is of other machines: say MACHINE = "neuron" in the file, or on="neuron"'
     meant = mesh is not None and isinstance(name, str) and hasattr(mesh, name)
     return f"; did you mean mesh.{name}?" if meant else ""
 

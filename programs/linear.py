@@ -60,11 +60,12 @@ def run(
     shift: Shift = "none" if signed else "half" if symmetric else "zero"
     how = choose(soc, KernelForm(int(bits), layout, shift, activations == "block"), unit, tile, order)
     x, codes = (None, None)
+    weights = place(soc, how, "weights", n, k, shared, None)  # room first: what DRAM refuses is not made
+    source, target, y = soc.buffer("x", 4 * m * k), soc.buffer("codes", m * k), soc.buffer("y", 4 * m * n)
     if soc.payload:
         hostmemory.require(f"weights of {n} x {k} in float64", 16 * n * k)
         x, codes = random_operands(seed, m, k, n, int(bits), shared, symmetric)
-    weights = place(soc, how, "weights", n, k, shared, codes)
-    source, target, y = soc.buffer("x", 4 * m * k), soc.buffer("codes", m * k), soc.buffer("y", 4 * m * n)
+        weights = place(soc, how, "weights", n, k, shared, codes, over=weights)
     with soc.phase("quantize", m):
         inputs = RowSource(lambda team: (None, None if x is None else x[span_of(team)]), ((source, range(k)),))
         rows, _ = quantized(soc, inputs, (m, k), shared, how.rows, target, how.form.blocks)

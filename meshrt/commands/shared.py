@@ -63,8 +63,10 @@ class Name(click.Choice[str]):
     also = ""  # what else may be given
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        near = nearest(str(value), self.choices, "")
         text = super().get_invalid_choice_message(value, ctx) + self.also
+        if str(value).endswith(".toml") and not self.also:
+            return text + " A device of a file is for a mesh; of other machines, options change single numbers."
+        near = nearest(str(value), self.choices, "")
         return text + (f" {near.capitalize()}" if near else "")
 
 

@@ -23,6 +23,8 @@ class NeuronCore(Core):
         """A tensor in HBM with these values, rounded to dtype; a shape alone will do without payload."""
         values = values if isinstance(values, tuple) else np.asarray(values)
         shape = values if isinstance(values, tuple) else values.shape
+        if not shape:
+            raise UsageError("a tensor has an axis at least, the partitions: give an array, such as np.full((p, f), 3)")
         tile = new_tile(self.hbm, shape, known(dtype), full=True)
         if self.payload:
             if isinstance(values, tuple):

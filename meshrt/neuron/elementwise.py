@@ -125,8 +125,9 @@ def tensor_reduce(
     tile = as_tile(data)
     rank = len(tile.shape)
     axes = list(range(1, rank)) if axis is None else [axis] if isinstance(axis, int) else list(axis)
+    inside = all(-rank <= number < rank for number in axes)
     axes = sorted(number % rank for number in axes)
-    if not axes or axes != list(range(axes[0], rank)) or axes[0] == 0:
+    if not inside or not axes or axes != list(range(axes[0], rank)) or axes[0] == 0:
         raise UsageError(f"tensor_reduce: axis {axis} of {list(tile.shape)}; it takes the last axes, never the first")
     leading = tile.shape[: axes[0]]
     shape = (*leading, *(1 for _ in axes)) if keepdims else leading if len(leading) > 1 else (*leading, 1)

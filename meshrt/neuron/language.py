@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshrt.errors import UsageError
+from meshrt.errors import MissingName, nearest
 from meshrt.neuron import isa
 from meshrt.neuron.allocate import TileGrid, check_buffer
 from meshrt.neuron.allocate import load as load
@@ -37,10 +37,12 @@ affine_range = sequential_range = static_range = range
 
 def __getattr__(name: str) -> Any:
     if name in ("sbuf", "psum", "hbm", "shared_hbm", "private_hbm"):
-        raise UsageError(f"nl.{name} is no global here: say core.{name.split('_')[-1]}, of the kernel's core")
+        raise MissingName(f"nl.{name} is no global here: say core.{name.split('_')[-1]}, of the kernel's core")
     if name.startswith("_"):
         raise AttributeError(f"nl has no {name!r}")
-    raise UsageError(f"nl has no {name!r}: docs/neuron.md says what there is, and what to write instead")
+    near = nearest(name, globals(), "")
+    text = f"nl has no {name!r}: docs/neuron.md says what there is, and what to write instead"
+    raise MissingName(f"{text}; {near}" if near else text)
 
 
 class IndexPair(NamedTuple):

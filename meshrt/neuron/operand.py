@@ -22,6 +22,13 @@ class Operand:
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise UsageError("a tile is no array: use nl and nisa on it, or read tensor.data at the end")
 
+    def __eq__(self, other: object) -> bool:
+        if other is None or other is self:
+            return other is self
+        raise UsageError("tiles are not compared by == and !=: Python would ask whether they are one object")
+
+    __hash__ = object.__hash__
+
     def __add__(self, other: Any) -> Any:
         return _instruction(np.add, self, other)
 

@@ -18,6 +18,8 @@ def tile_dtype(dtype: Any, otherwise: Any = None) -> np.dtype[Any]:
         dtype = otherwise
     if isinstance(dtype, np.dtype) and dtype.name in NAMES:
         return dtype
+    if hasattr(dtype, "settle"):  # NumPy would take the tile's own
+        raise UsageError("a tile stands where a dtype is wanted: give the operands of an operator of two, then dtype=")
     try:
         name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
         return NAMES[name]

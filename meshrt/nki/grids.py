@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
+from meshrt.nki.index import whole
 from meshrt.nki.session import Loop, running, session
 from meshrt.records import dataclass
 
@@ -22,7 +23,7 @@ def sequential_range(*bounds: Any, **_: Any) -> Iterator[int]:
 
 def static_range(*bounds: Any, **_: Any) -> range:
     """Iterations that are unrolled: Python's own."""
-    return range(*(int(bound) for bound in bounds))
+    return range(*(whole("a bound of a loop", bound) for bound in bounds))
 
 
 def _iterations(bounds: tuple[Any, ...], ordered: bool) -> Iterator[int]:
@@ -86,6 +87,7 @@ class spmd_dim:
     @property
     def sizes(self) -> tuple[int, int]:
         """(programs, cores)."""
-        counts = [part.count if isinstance(part, nc) else int(part) for part in (self.first, self.second)]
-        cores = next((part.count for part in (self.first, self.second) if isinstance(part, nc)), 1)
+        parts = (self.first, self.second)
+        counts = [whole("an axis of a grid", part.count if isinstance(part, nc) else part) for part in parts]
+        cores = next((count for part, count in zip(parts, counts, strict=True) if isinstance(part, nc)), 1)
         return prod(counts), cores

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,6 +18,20 @@ class ds(NamedTuple):
 
     start: Any
     size: int
+
+
+def whole(name: str, value: Any) -> int:
+    """A whole number, also one that a division has made a float, as 256 / 128. UsageError."""
+    if type(value) is int:
+        return value
+    value = _scalar(value)
+    number = None
+    if not isinstance(value, str | bytes):
+        with suppress(TypeError, ValueError, OverflowError):
+            number = int(value)
+    if number is None or number != value:
+        raise UsageError(f"{name} is {value!r}; it is a whole number: divide with //, and round up with -(-n // size)")
+    return number
 
 
 def indexed(pattern: AccessPattern, key: Any, keep_first: bool) -> AccessPattern:
@@ -136,12 +151,12 @@ def _item(item: Any, pattern: AccessPattern) -> Any:
 def _sliced(item: Any, limit: int) -> tuple[int, int, int]:
     """(start, step, size) of a slice or ds. What it says beyond the axis stays, for a mask to cut off."""
     if isinstance(item, ds):
-        return int(_scalar(item.start)), 1, int(_scalar(item.size))
-    step = 1 if item.step is None else int(item.step)
+        return whole("the start of a ds", item.start), 1, whole("the size of a ds", item.size)
+    step = 1 if item.step is None else whole("the step of a slice", item.step)
     if step <= 0:
         raise UsageError(f"a slice has a step of {step}; it counts upwards")
-    start = 0 if item.start is None else int(_scalar(item.start))
-    stop = limit if item.stop is None else int(_scalar(item.stop))
+    start = 0 if item.start is None else whole("the start of a slice", item.start)
+    stop = limit if item.stop is None else whole("the end of a slice", item.stop)
     start, stop = (start + limit if start < 0 else start), (stop + limit if stop < 0 else stop)
     return start, step, max(0, -(-(stop - start) // step))
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import update_wrapper
+from math import prod
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -17,7 +18,8 @@ from meshrt.neuron.device import NeuronDevice, find_neuron_device
 from meshrt.neuron.dtypes import rounded, to_raw
 from meshrt.nki import isa, language
 from meshrt.nki.dtypes import tile_dtype
-from meshrt.nki.grids import spmd_dim
+from meshrt.nki.grids import nc, spmd_dim
+from meshrt.nki.index import whole
 from meshrt.nki.moves import new_tile
 from meshrt.nki.report import measured, shown
 from meshrt.nki.session import PACKAGE, Session, opened, running
@@ -56,6 +58,7 @@ class Kernel:
         def launch(*args: Any, **kwargs: Any) -> Any:
             return self.launch(replace(self.how, grid=axes), args, kwargs)
 
+        launch.kernel, launch.grid = self, axes  # type: ignore[attr-defined]  # for simulate
         return launch
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -76,21 +79,29 @@ class Kernel:
             for core in launch.cores:
                 core.trace = []
         with opened(launch):
-            passed: list[tuple[Any, Tensor]] = []
+            passed: list[tuple[np.ndarray, Tensor]] = []
             args = tuple(_received(value, passed) for value in args)
             kwargs = {key: _received(value, passed) for key, value in kwargs.items()}
             try:
                 results = None
-                for program in np.ndindex(*grid):
-                    launch.begin(tuple(int(at) for at in program))
+                for number in range(prod(grid)):
+                    launch.begin(tuple(int(at) for at in np.unravel_index(number, grid)))
                     results = self.function(*args, **kwargs)
                     launch.core.settle()
                 returned = _returned(results)
                 _write_back(passed)
+                if results is None and not any(_written(tensor) for _, tensor in passed):
+                    launch.notes[f"{_begin(self.function)}: nothing is returned, and no argument written to"] = None
             except MeshrtError as error:
                 raise type(error)(f"{_where(error, self.function)}: {error}") from None
             except (TypeError, AttributeError, IndexError, ValueError, KeyError) as error:
                 if not extract_tb(error.__traceback__)[-1].filename.startswith(PACKAGE):
+                    of = getattr(error, "obj", None)
+                    if isinstance(of, list | tuple | str) and any(of is value for value in (*args, *kwargs.values())):
+                        kind, where = type(of).__name__, _where(error, self.function)
+                        raise UsageError(
+                            f"{where}: an argument is a {kind}, which is no tensor: give an array"
+                        ) from None
                     raise
                 raise ProgramError(f"{_where(error, self.function)}: {type(error).__name__}: {error}") from error
             self.report = measured(launch)
@@ -111,8 +122,11 @@ def jit(function: Any = None, **options: Any) -> Any:
 
 def simulate(kernel: Any, **options: Any) -> Callable[..., Any]:
     """A kernel as a call that runs it: `simulate(kernel)(a, b)`; device=, grid=, cores= and so on: LaunchOptions."""
-    jitted = kernel if isinstance(kernel, Kernel) else jit(kernel)
-    grid = options.pop("grid", jitted.how.grid)
+    if not callable(kernel):
+        raise UsageError(f"simulate takes a kernel and gives a call that takes its arguments, not {kernel!r:.80}")
+    of = getattr(kernel, "kernel", kernel)  # that of kernel[grid]
+    jitted = of if isinstance(of, Kernel) else jit(kernel)
+    grid = options.pop("grid", getattr(kernel, "grid", jitted.how.grid))
     try:
         how = replace(jitted.how, grid=grid if isinstance(grid, tuple) else (grid,), **options)
     except TypeError:
@@ -132,27 +146,33 @@ def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _grid(how: LaunchOptions) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The programs along each axis, and the cores that they are dealt over."""
-    axes = [
-        axis.sizes if isinstance(axis, spmd_dim) else (max(1, int(getattr(axis, "count", axis))), 1)
-        for axis in how.grid
-    ]
-    if how.cores > 1:
-        if len(axes) != 1:
-            raise UsageError(f"cores= deals a grid of one axis, as in kernel[{how.cores}], not of {len(axes)}")
-        axes = [(axes[0][0], how.cores)]
-    if any(size < 1 or size % cores for size, cores in axes):
-        raise UsageError(f"a grid of {[size for size, _ in axes]} over {[cores for _, cores in axes]} cores")
-    return tuple(size for size, _ in axes), tuple(cores for _, cores in axes)
+    axes = [(axis * 1 if isinstance(axis, nc) else axis) for axis in how.grid]
+    sizes = [axis.sizes if isinstance(axis, spmd_dim) else (whole("an axis of a grid", axis), 1) for axis in axes]
+    if (over := whole("cores=", how.cores)) < 1:
+        raise UsageError(f"cores= is {over}; it starts at 1")
+    if over > 1:
+        if len(sizes) != 1:
+            raise UsageError(f"cores= deals a grid of one axis, as in kernel[{over}], not of {len(sizes)}")
+        sizes = [(sizes[0][0], over)]
+    if any(size < 1 or size % cores for size, cores in sizes):
+        raise UsageError(
+            f"a grid of {[size for size, _ in sizes]} over {[cores for _, cores in sizes]} cores: each axis has at "
+            "least one program, and as many on each core"
+        )
+    return tuple(size for size, _ in sizes), tuple(cores for _, cores in sizes)
 
 
 def _is_shape(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype") and not hasattr(value, "__array__")
 
 
-def _received(value: Any, passed: list[tuple[Any, Tensor]]) -> Any:
-    """An argument as the kernel has it: arrays are tensors of HBM."""
-    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
-        return type(value)(_received(item, passed) for item in value)
+def _received(value: Any, passed: list[tuple[np.ndarray, Tensor]]) -> Any:
+    """An argument as the kernel has it: arrays are tensors of HBM, also in lists, tuples and dictionaries.
+
+    passed: takes each array and its tensor, for what the kernel writes to it.
+    """
+    if isinstance(value, tuple | list | dict):
+        return _each(value, lambda item: _received(item, passed))
     if isinstance(value, np.generic) or not hasattr(value, "shape") or isinstance(value, type):
         return value
     array = None if _is_shape(value) else np.asarray(value)
@@ -160,22 +180,32 @@ def _received(value: Any, passed: list[tuple[Any, Tensor]]) -> Any:
         return value
     shape, dtype = (tuple(value.shape), value.dtype) if array is None else (array.shape, array.dtype)
     if str(dtype) == "float64":
-        raise UsageError("an argument is float64, which no tensor is: give it as float32")
+        raise UsageError(f"an argument of shape {list(shape)} is float64, which no tensor is: give it as float32")
     if str(dtype) == "int64":
-        array, dtype = (None if array is None else array.astype(np.int32)), np.dtype(np.int32)
+        dtype = np.dtype(np.int32)
     tensor = new_tile("hbm", shape, tile_dtype(dtype))
     assert tensor.home is not None
+    store = tensor.home.store
     if array is not None:
-        tensor.home.store.data[...] = rounded(np.asarray(array), tensor.dtype)
-    tensor.home.store.full = True
-    passed.append((value, tensor))
+        if store.buffer.payload:
+            store.data[...] = rounded(array.astype(dtype, copy=False), tensor.dtype)
+        passed.append((array, tensor))
+    store.full = True
     return tensor
+
+
+def _each(values: Any, function: Callable[[Any], Any]) -> Any:
+    """A tuple, a list or a dictionary of what a function makes of each."""
+    if isinstance(values, dict):
+        return {key: function(value) for key, value in values.items()}
+    made = [function(value) for value in values]
+    return type(values)(*made) if hasattr(values, "_fields") else type(values)(made)
 
 
 def _returned(results: Any) -> Any:
     """What a kernel gives back as arrays. UsageError for what nobody wrote."""
-    if isinstance(results, tuple | list):
-        return type(results)(_returned(item) for item in results)
+    if isinstance(results, tuple | list | dict):
+        return _each(results, _returned)
     if not isinstance(results, Tensor):
         return results
     results.settle()
@@ -192,13 +222,23 @@ def _returned(results: Any) -> Any:
     return results.data if store.buffer.payload else None
 
 
-def _write_back(passed: list[tuple[Any, Tensor]]) -> None:
-    """What a kernel has written to its arguments, in the caller's arrays."""
-    for value, tensor in passed:
+def _written(tensor: Tensor) -> bool:
+    return tensor.home is not None and bool(tensor.home.store.writes)
+
+
+def _write_back(passed: list[tuple[np.ndarray, Tensor]]) -> None:
+    """What a kernel has written to its arguments, in the caller's arrays. UsageError where these cannot be written."""
+    for array, tensor in passed:
         assert tensor.home is not None
         store = tensor.home.store
-        if store.writes and isinstance(value, np.ndarray) and store.buffer.payload:
-            value[...] = to_raw(store.data, store.dtype).reshape(value.shape)
+        if not _written(tensor) or not store.buffer.payload:
+            continue
+        if not array.flags.writeable:
+            raise UsageError(
+                f"the kernel writes to its argument of shape {list(array.shape)}, which is read-only: give a copy of "
+                "it, or return a tensor of nl.shared_hbm"
+            )
+        array[...] = to_raw(store.data, store.dtype).reshape(array.shape)
 
 
 def _where(error: BaseException, function: Callable[..., Any]) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from enum import EnumMeta
 from typing import Any, NoReturn
 
-from meshrt.errors import UsageError, nearest
+from meshrt.errors import MissingName as MissingName
+from meshrt.errors import nearest
 
 _RANDOM = "random numbers of the hardware are not emulated: make them with NumPy and give them as an argument"
 _DYNAMIC = "the nearest is nl.sequential_range, with numbers for bounds"
@@ -28,10 +29,6 @@ INSTEAD = {
     "tensor_scalar_cumulative": "the nearest is nisa.tensor_tensor_scan", "to": "say nl.copy(tile, dtype=...)",
     "topk": "the nearest are nisa.max8 and nisa.nc_find_index8", "while_loop": _DYNAMIC,
 }  # fmt: skip
-
-
-class MissingName(UsageError, AttributeError):
-    """The same for Python, whose hasattr asks for an AttributeError."""
 
 
 def told(of: str, name: str, names: Iterable[str]) -> str:

@@ -18,9 +18,17 @@ def free(extents: Extents) -> int:
     return prod(extents[1:])
 
 
+def check_number(name: str, value: Any) -> None:
+    """UsageError for None, of which NumPy makes NaN, and for a text, which it reads."""
+    if value is None or isinstance(value, str):
+        raise UsageError(f"{name} is {value!r}; it is a number or a tile")
+
+
 def operand(name: str, value: Any, data: Tensor) -> Any:
     """A number, or a tile with one for each partition of data. UsageError."""
     if not isinstance(value, Tensor):
+        if value is None or isinstance(value, str):  # NumPy makes NaN of the one, and reads the other
+            raise UsageError(f"{name} is {value!r}; it is a number or a tile [{data.shape[0]}, 1]")
         try:
             return np.float32(value) if not isinstance(value, int | np.integer) else value
         except (TypeError, ValueError):

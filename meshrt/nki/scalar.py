@@ -11,7 +11,7 @@ from meshrt.nki.constants import reduce_cmd as cmd
 from meshrt.nki.dtypes import promoted, tile_dtype
 from meshrt.nki.emit import emit
 from meshrt.nki.generation import both
-from meshrt.nki.operands import free, operand, spread
+from meshrt.nki.operands import check_number, free, operand, spread
 from meshrt.nki.ops import reducing, resolve
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
@@ -114,6 +114,7 @@ def affine(rows: int, pattern: Any, offset: int, channel_multiplier: int) -> np.
 
 def _selected(dst: Tensor | None, pred: np.ndarray, tile: Tensor, otherwise: float, mask: Any, dtype: Any) -> Any:
     core = session().core
+    check_number("on_false_value of affine_select", otherwise)
     tile.settle()
     try:
         kept = np.broadcast_to(pred, tile.shape)
@@ -140,6 +141,7 @@ def select_reduce(
         raise UsageError("select_reduce writes dst: name it")
     core = session().core
     predicate.settle()
+    check_number("on_true of select_reduce", on_true)
     tile = on_true if isinstance(on_true, Tensor) else None
     reads = [predicate, *([tile.settle()] if tile is not None else [])]
     other = operand("on_false", on_false, predicate)
@@ -166,6 +168,8 @@ def where(condition: Any, x: Any, y: Any, dtype: Any = None, mask: Any = None) -
         if len(tiles) != 1 or x is not tiles[0]:
             raise UsageError("nl.where with indices compared takes a tile, then a number")
         return affine_select(condition, x, y, dtype=dtype, mask=mask)
+    for name, value in (("x", x), ("y", y)):
+        check_number(f"{name} of nl.where", value)
     condition.settle()
     out = tile_dtype(dtype, promoted(*(tile.dtype for tile in tiles)) if tiles else condition.dtype)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,18 @@ from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
 
 
+def _numbered(axis: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Axes as numbers from 0 on, in order. UsageError for one that the shape has not."""
+    rank = len(shape)
+    try:
+        numbers = [index(at) for at in (axis if isinstance(axis, tuple | list) else (axis,))]
+    except TypeError:
+        raise UsageError(f"tensor_reduce: axis is {axis!r}; it is a number, or several") from None
+    if not all(-rank <= at < rank for at in numbers):
+        raise UsageError(f"tensor_reduce: axis {axis} of {list(shape)}, whose axes are 0 to {rank - 1}")
+    return tuple(sorted(at % rank for at in numbers))
+
+
 @both(tensors=1)
 def tensor_reduce(
     dst: Tensor | None, op: Any, data: Tensor, axis: Any = None, *, dtype: Any = None, negate: bool = False,
@@ -24,8 +37,8 @@ def tensor_reduce(
 ) -> Any:  # fmt: skip
     """A reduction as `reduced`; in the new API along the last axes, in the old, and by operators of nl, along any."""
     rank = len(data.shape)
-    axes = sorted(int(at) % rank for at in ([axis] if isinstance(axis, int) else [] if axis is None else axis))
-    if dst is not None and axes and axes != list(range(axes[0], rank)):
+    axes = () if axis is None else _numbered(axis, data.shape)
+    if dst is not None and axes and axes != tuple(range(axes[0], rank)):
         raise UsageError(
             f"tensor_reduce: axis {axis} of {list(data.shape)}; it reduces the last axes: take a view where these are"
         )
@@ -41,8 +54,7 @@ def reduced(
     reduce = reducing("tensor_reduce", op)
     data.settle()
     rank = len(data.shape)
-    axes = tuple(range(1, rank)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
-    axes = tuple(sorted(int(at) % rank for at in axes))
+    axes = tuple(range(1, rank)) if axis is None else _numbered(axis, data.shape)
     if 0 in axes:
         raise UsageError(
             f"tensor_reduce: axis {axis} of {list(data.shape)}; the first is the partitions: tensor_partition_reduce, "

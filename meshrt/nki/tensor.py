@@ -13,7 +13,7 @@ from meshrt.neuron.dtypes import to_raw
 from meshrt.neuron.store import Buffer
 from meshrt.nki.dtypes import tile_dtype
 from meshrt.nki.home import Home
-from meshrt.nki.index import indexed
+from meshrt.nki.index import indexed, whole
 from meshrt.nki.pattern import AccessPattern, padded, reshaped, retyped, squeezed
 from meshrt.nki.patternview import PatternView
 from meshrt.nki.session import blame, session
@@ -68,6 +68,14 @@ class Tensor:
     def __bool__(self) -> bool:
         raise UsageError("a kernel is traced before its numbers exist: no `if` on a tile; use nl.where or mask=")
 
+    def _number(self) -> Any:
+        raise UsageError(
+            "a kernel is traced before its numbers exist: a tile is no number of Python's; use nl and nisa on it, or "
+            "nki.typing.scalar(tile) for the bounds of a loop"
+        )
+
+    __float__ = __int__ = __index__ = _number
+
     def __iter__(self) -> Any:
         raise UsageError("a tile is not iterated over: index it in an nl.affine_range loop")
 
@@ -118,7 +126,7 @@ class Tensor:
         sizes = shape or (sizes_[0] if len(sizes_) == 1 and isinstance(sizes_[0], tuple | list) else sizes_)
         assert self.pattern is not None
         try:
-            return self.viewed(reshaped(self.pattern, tuple(int(size) for size in sizes)))
+            return self.viewed(reshaped(self.pattern, tuple(whole("an axis of a shape", size) for size in sizes)))
         except ValueError as error:
             raise UsageError(f"a tensor of shape {list(self.shape)} has no shape {list(sizes)}: {error}") from error
 
@@ -130,8 +138,9 @@ class Tensor:
 
     def broadcast_to(self, shape: Any) -> Tensor:
         """Axes of size 1 repeated. Partitions are repeated by a product with ones, which is an instruction."""
-        whole: Tensor = session().nl.repeated(self.settle(), tuple(int(size) for size in shape))
-        return whole
+        sizes = tuple(whole("an axis of a shape", size) for size in shape)
+        repeated: Tensor = session().nl.repeated(self.settle(), sizes)
+        return repeated
 
     def ap(self, pattern: Any, offset: int = 0, dtype: Any = None, **options: Any) -> Tensor:
         """The access pattern [[stride, size], ...] from `offset` on, in elements of the whole tensor."""
@@ -216,11 +225,18 @@ class Tensor:
 
 
 def _operator(name: str, swapped: bool = False) -> Callable[..., Any]:
-    def operate(self: Tensor, other: Any = None) -> Any:
+    def operate(self: Tensor, *other: Any) -> Any:
         op = getattr(session().nl, name)
-        return op(self) if other is None else op(other, self) if swapped else op(self, other)
+        return op(*other, self) if swapped else op(self, *other)
 
     return operate
+
+
+def _comparison(name: str, of_none: bool) -> Callable[..., Any]:
+    def compare(self: Tensor, other: Any) -> Any:
+        return of_none if other is None else getattr(session().nl, name)(self, other)
+
+    return compare
 
 
 for _dunder, _name in {
@@ -233,6 +249,9 @@ for _dunder, _name in {
     "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "neg": "negative", "invert": "invert",
 }.items():  # fmt: skip
     setattr(Tensor, f"__{_dunder}__", _operator(_name))
+Tensor.__eq__ = _comparison("equal", False)  # type: ignore[method-assign]  # else a tile is equal to itself alone
+Tensor.__ne__ = _comparison("not_equal", True)  # type: ignore[method-assign]
+Tensor.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 def assign(target: Tensor, value: Any) -> None:

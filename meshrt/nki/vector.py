@@ -12,7 +12,7 @@ from meshrt.nki.constants import chosen
 from meshrt.nki.dtypes import promoted, tile_dtype
 from meshrt.nki.emit import emit
 from meshrt.nki.generation import both
-from meshrt.nki.operands import free, operand, sizes_of, spread
+from meshrt.nki.operands import check_number, free, operand, sizes_of, spread
 from meshrt.nki.ops import check_bits, gathers, reducing, resolve
 from meshrt.nki.repeat import repeated
 from meshrt.nki.session import session
@@ -195,6 +195,7 @@ def tensor_copy_predicated(
     """dst where predicate is zero keeps what it has, elsewhere src: n cycles."""
     if dst is None:
         raise UsageError("tensor_copy_predicated changes dst: name it")
+    check_number("src of tensor_copy_predicated", src)
     predicate.settle()
     reads = [predicate, dst, *([src] if isinstance(src, Tensor) else [])]
 

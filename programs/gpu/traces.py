@@ -81,12 +81,15 @@ def _table(path: str, text: str, most: int | None) -> RequestTrace:
         try:
             time, prompt, output = (line[column].strip() for column in columns)
             later = 0 if priority is None else int(line[priority])
-            call = Call(_seconds(time), int(float(prompt)), int(float(output)), later)
+            call = Call(_seconds(time), _tokens(prompt), _tokens(output), later)
             if not -1e12 < call.time < 1e12 or min(call.prompt, call.output) < 0:
                 raise ValueError
         except (IndexError, ValueError, OverflowError):
+            whole = (
+                "whole numbers of tokens" if priority is None else "numbers of tokens and a priority, all three whole"
+            )
             raise UsageError(
-                f"--trace-file {path}, line {number}: {','.join(line)[:80]!r} is no time and two numbers of tokens"
+                f"--trace-file {path}, line {number}: {','.join(line)[:80]!r} is no time and two {whole}"
             ) from None
         if call.prompt and call.output:
             calls.append(call)
@@ -94,6 +97,14 @@ def _table(path: str, text: str, most: int | None) -> RequestTrace:
             empty += 1
     calls.sort(key=lambda call: call.time)
     return RequestTrace(kind, tuple(replace(call, time=call.time - calls[0].time) for call in calls), empty)
+
+
+def _tokens(text: str) -> int:
+    """A whole number, also as 472.0. ValueError."""
+    number = float(text)
+    if not number.is_integer():
+        raise ValueError
+    return int(number)
 
 
 def _seconds(text: str) -> float:

@@ -42,11 +42,17 @@ def padded(config: Config, checkpoint: Checkpoint | None, cores: int) -> tuple[C
     if checkpoint is None:
         return wider, None
     if config.quantized:
+        even = [count for count in range(1, min(config.heads, most) + 1) if _even(config, count)]
         raise UsageError(
             f"--cores is {cores}; matrices in codes are not padded, and the {config.heads} heads of the model, with"
-            f" {config.kv_heads} of keys and values, do not come out even: take another number of cores"
+            f" {config.kv_heads} of keys and values, do not come out even: take {', '.join(map(str, even))} cores"
         )
     return wider, replace(checkpoint, rebuilt={**checkpoint.rebuilt, **_wider(config, wider, checkpoint)})
+
+
+def _even(config: Config, cores: int) -> bool:
+    """Do so many cores share the heads as they are?"""
+    return padded(config, None, cores)[0] is config
 
 
 def _wider(config: Config, wider: Config, checkpoint: Checkpoint) -> Mapping[str, Any]:

@@ -35,6 +35,8 @@ REFUSED = {
     "shift --tile 30000": CORE.format("'tile along x'", 3600000000, 0),
     "xuv --m 10000000 --k 10000": "HBM of NeuronCore 0 is full: 200000000000 bytes asked for, 0 in use, the limit is",
     "xuv --m 20000 --k 20000 --n 60000 --block-n 60000": "asks for 240000 bytes of a partition, which has 196608: cut",
+    "linear --k 1000000000 --n 1000": "DRAM: 'weights' asks for 562500000000 bytes, 0 are in use, the limit is",
+    "linear --m 10000000 --k 1000": "DRAM: 'x' asks for 40000000000 bytes, 72192 are in use, the limit is",
     "lowrank --dtype float32 --gpu-memory 3000000": "'weights' asks for 196608 bytes, 2824512 are in use",
 }
 

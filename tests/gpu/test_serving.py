@@ -461,11 +461,20 @@ def test_dialogues_are_prompts_and_lengths(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "TIMESTAMP,ContextTokens,GeneratedTokens\n", AZURE + "soon,1,2\n",
-                                  "[1, 2]", "{}", BURST + "1e400,m,1,1,2,x\n", OWN + "1,-2,3,0\n"])  # fmt: skip
+                                  "[1, 2]", "{}", BURST + "1e400,m,1,1,2,x\n", OWN + "1,-2,3,0\n",
+                                  OWN + "1,2.5,3,0\n"])  # fmt: skip
 def test_what_is_no_trace_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "trace").write_text(text)
     with pytest.raises(UsageError, match="--trace-file"):
         read_trace(new_gpus(1).control, str(tmp_path / "trace"), None)
+
+
+def test_what_is_wrong_in_a_line_is_said_with_what_it_should_be(tmp_path: Path) -> None:
+    for text, wanted in ((OWN + "1,2,3,high\n", "two numbers of tokens and a priority, all three whole"),
+                         (AZURE + "1,2.5,3\n", "two whole numbers of tokens")):  # fmt: skip
+        (tmp_path / "trace").write_text(text)
+        with pytest.raises(UsageError, match=wanted):
+            read_trace(new_gpus(1).control, str(tmp_path / "trace"), None)
 
 
 def test_a_trace_that_is_not_there_is_said_to_be() -> None:

@@ -212,6 +212,7 @@ def test_the_command_writes_a_file_to_begin_from(run_meshrt: Any, tmp_path: Path
         (("devices", "--toml"), "--toml writes one device"), (("devices", "wse9"), "no device 'wse9'"),
         (("devices", "a100", "--toml"), "--toml is for meshes (wse2, wse3, wormhole, dojo, ideal), and a100 is none"),
         (("devices", "wse9", "--toml"), "no device 'wse9', nor a file as mine.toml: did you mean wse3"),
+        (("run", "llama-tiny", "--on", "arm", "--device", "mine.toml"), "A device of a file is for a mesh"),
         (("run", "gemm", "--device", "wse4"), "A file of your own may be given, too, as mine.toml. Did you mean wse3"),
     ):  # fmt: skip
         done = run_meshrt(*wrong)

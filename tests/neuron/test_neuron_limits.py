@@ -163,6 +163,13 @@ CASES: dict[str, tuple[Callable[[NeuronCore], Any], type[MeshrtError], str]] = {
     "reduce the partitions": (
         lambda c: nisa.tensor_reduce(np.add, loaded(c, 4, 4), (0, 1)), U, "the last axes, never the first"
     ),
+    "reduce an axis that is not there": (
+        lambda c: nl.sum(loaded(c, 4, 4), 3), U, r"axis 3 of \[4, 4\]; it takes the last axes"
+    ),
+    "compared": (lambda c: loaded(c, 4, 4) * (loaded(c, 4, 4) == 1), U, "not compared by == and !="),
+    "compared with !=": (lambda c: loaded(c, 4, 4) * (nl.exp(loaded(c, 4, 4)) != 1), U, "not compared by == and !="),
+    "a lone number": (lambda c: untyped(c).tensor_of(3.0, F32), U, "a tensor has an axis at least, the partitions"),
+    "nearly a name": (lambda c: untyped(nl).stor, U, "nl has no 'stor': docs/neuron.md .*; did you mean store"),
     "reduce axes apart": (lambda c: nl.sum(loaded(c, 4, 4, 4), 1), U, "takes the last axes"),
     "reduce_res": (
         lambda c: nisa.activation_reduce(np.exp, loaded(c, 4, 4), reduce_op=np.add, reduce_res=loaded(c, 4, 4)),
@@ -270,6 +277,7 @@ LINES = {
     ),
     "nl.load(tile, mask=None)": (2, "TypeError: load() got an unexpected keyword argument 'mask'"),
     "nisa.bn_stats(tile)": (2, "AttributeError: module 'meshrt.neuron.isa' has no attribute 'bn_stats'"),
+    "nl.sofmax(tile)": (2, "nl has no 'sofmax': docs/neuron.md"),
     "nl.load(tile, buffer=nl.sbuf)": (2, "nl.sbuf is no global here: say core.sbuf"),
     'nl.ndarray((2**20, 2**20), "float32", buffer=core.hbm)': (3, "HBM of NeuronCore 0 is full"),
 }
@@ -297,3 +305,11 @@ def test_engines_start_at_every_32nd_partition_and_dma_anywhere(start: int, rows
     tile = empty(core, 128, 4)
     for row in range(0, 128, 16):
         tile[row : row + 16] = nl.load(tensor(core, 16, 4))
+
+
+def test_an_error_behind_nl_is_not_hidden_by_asking_nl_for_its_shape(
+    tmp_path: Path, run_meshrt: Callable[..., Finished]
+) -> None:
+    (tmp_path / "kernel.py").write_text(KERNEL.format(line="range(7)[nl.float32.itemsize + 9]"))
+    code, _, err, _ = run_meshrt("run", str(tmp_path / "kernel.py"))
+    assert code == 1 and "IndexError: range object index out of range" in err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -241,3 +241,162 @@ def test_what_is_written_over_itself_carries_nothing_if_the_order_is_no_matter(s
     jitted = nki.jit(kernel)
     nki.simulate(jitted, show=False)(X)
     assert any("earlier iteration" in note for note in jitted.report["notes"]) is noted
+
+
+def _half_a_loop(x):
+    for _ in nl.affine_range(300 / 128):
+        nl.load(x)
+
+
+def _fraction(x):
+    nl.load(x[:, nl.ds(0, 256 / 3)])
+
+
+def _add_nothing(x):
+    (nl.load(x) + None).settle()
+
+
+def _where_none(x):
+    tile = nl.load(x)
+    nl.where(tile > 0, tile, None).settle()
+
+
+def _keep_none(x):
+    nisa.affine_select(nl.arange(128)[:, None] > nl.arange(256)[None, :], nl.load(x), None).settle()
+
+
+def _add_one(x):
+    nl.add(nl.load(x)).settle()
+
+
+def _no_such_axis(x):
+    nl.sum(nl.load(x), axis=2).settle()
+
+
+def _third_operand(x):
+    tile = nl.load(x)
+    nl.add(tile, tile, tile).settle()
+
+
+def _python_number(x):
+    float(nl.load(x)[0:1, 0:1])
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (_half_a_loop, "a bound of a loop is 2.34375; it is a whole number: divide with //"),
+        (_fraction, "the size of a ds is 85.33333333333333; it is a whole number"),
+        (_add_nothing, r"operand0 is None; it is a number or a tile \[128, 1\]"),
+        (_add_one, "operand0 is None"),
+        (_where_none, "y of nl.where is None; it is a number or a tile"),
+        (_keep_none, "on_false_value of affine_select is None; it is a number or a tile"),
+        (_no_such_axis, r"axis 2 of \[128, 256\], whose axes are 0 to 1"),
+        (_third_operand, "a tile stands where a dtype is wanted"),
+        (_python_number, "a tile is no number of Python's"),
+    ],
+)
+def test_what_would_come_to_other_numbers_unseen_is_refused(function: Callable[..., Any], message: str) -> None:
+    with pytest.raises(UsageError, match=r"test_nki_refusals\.py:\d+: .*" + message):
+        launched(function, X)
+
+
+def test_tiles_are_compared_by_their_numbers() -> None:
+    def compared(x):
+        assert nl.load(x) != None  # noqa: E711  # as kernels ask for an argument left out
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        tile = nl.load(x)
+        nl.store(out, nl.where(tile == 1, 5.0, 0.0) + (tile != 1) * tile)
+        return out
+
+    x = np.arange(128 * 256, dtype=np.float32).reshape(128, 256) % 3
+    assert (launched(compared, x) == np.where(x == 1, 5, x)).all()
+
+
+def _same(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    nl.store(out, nl.load(x))
+    return out
+
+
+def _added(x):
+    nl.store(x, nl.load(x) + 1)
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        (0, r"a grid of \[0\] over \[1\] cores: each axis has at least one program"),
+        (-1, r"a grid of \[-1\]"),
+        (1.5, "an axis of a grid is 1.5; it is a whole number"),
+        ("2", "an axis of a grid is '2'"),
+    ],
+)
+def test_a_grid_has_whole_numbers_of_programs(grid: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        nki.jit(_same)[grid](X)
+    with pytest.raises(UsageError, match="cores= is 0; it starts at 1"):
+        nki.simulate(_same, cores=0)(X)
+
+
+def test_cores_alone_are_an_axis_and_simulate_keeps_a_kernels_grid(capsys: pytest.CaptureFixture[str]) -> None:
+    kernel = nki.jit(_same)
+    kernel[nl.nc(2)](X)
+    nki.simulate(kernel[nl.nc(2)])(X)
+    assert capsys.readouterr().err.count("on 2 NeuronCores of trn1, grid [2]") == 2
+    nki.simulate(kernel[3])(X)
+    assert "on 1 NeuronCore of trn1, grid [3]" in capsys.readouterr().err
+    assert kernel.report is not None and kernel.report["hbm_bytes"]["read"] == 3 * X.nbytes
+
+
+def test_arguments_that_are_no_arrays() -> None:
+    with pytest.raises(UsageError, match=r"test_nki_refusals\.py:\d+: an argument is a list, which is no tensor"):
+        launched(_same, X.tolist())
+    with pytest.raises(UsageError, match="simulate takes a kernel"):
+        nki.simulate(X)
+
+    class Shape:
+        shape, dtype = X.shape, X.dtype
+
+    kernel = nki.jit(lambda x, y: _same(x))
+    assert kernel(X, Shape()) is None and kernel.report is not None  # by shape, though one has numbers
+
+
+def test_arrays_go_in_and_out_in_tuples_and_dictionaries() -> None:
+    class Pair(NamedTuple):
+        left: Any
+        right: Any
+
+    def kernel(pair, weights):
+        return {"pair": Pair(_same(pair.left), 3), "weight": _same(weights["w"])}
+
+    got = launched(kernel, Pair(X, None), {"w": 2 * X})
+    assert (got["pair"].left == X).all() and got["pair"].right == 3 and (got["weight"] == 2 * X).all()
+
+
+def test_what_a_kernel_writes_to_its_argument_reaches_the_caller_or_is_refused() -> None:
+    class Wrapped:  # as tensors of torch are, whose memory NumPy shares
+        def __init__(self, array: np.ndarray) -> None:
+            self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+        def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+            return self.array
+
+    mine = Wrapped(X.copy())
+    launched(_added, mine)
+    assert (mine.array == X + 1).all()
+    fixed = X.copy()
+    fixed.flags.writeable = False
+    with pytest.raises(UsageError, match=r"argument of shape \[128, 256\], which is read-only"):
+        launched(_added, fixed)
+
+
+def test_a_return_that_was_forgotten_is_noted() -> None:
+    def forgotten(x):
+        _same(x)
+
+    for function, noted in ((forgotten, True), (_same, False), (_added, False)):
+        kernel = nki.jit(function)
+        kernel(X.copy())
+        assert kernel.report is not None
+        assert any("nothing is returned" in note for note in kernel.report["notes"]) == noted

@@ -251,6 +251,7 @@ WORDS = {  # one line of a program, and what is said of it
     "block.tiles('o', (4,), object)": "'o' is to have tiles of (4,), dtype('O'): a shape is a tuple of whole numbers",
     "block.tiles('o', (4,), str)": "a kind of numbers one of NumPy's, such as np.float32",
     "block.width": "'Block' object has no attribute 'width'; did you mean mesh.width?",
+    "block.mine": "has no attribute 'mine'; cores.mine is of other machines: say MACHINE = \"neuron\" in the file",
     "block.phase(3).__enter__()": "a phase is named 3: give it a text",
     "block.phase('').__enter__()": "a phase is named '': give it a text",
     "block.phase('a', tokens=-1).__enter__()": "phase 'a' is about -1 tokens: give a whole number from 0 on",
