@@ -361,7 +361,7 @@ def test_a_report_tells_which_numbers_it_has() -> None:
     assert "hops" in report and "link_bytes.max" in report and "link_bytes" in report
     assert "hop" not in report and "hops.max" not in report and 0 not in report
     with pytest.raises(KeyError, match="no 0; a report has messages"):
-        report[0]  # type: ignore[index]
+        report[0]  # type: ignore[index]  # no path, as a user may have it: the message is what is tried
     with pytest.raises(KeyError, match="no 'hop'; a report has messages"):
         report.kind("hop")
     hints = {"cycles": "critical_path.cycles", "measured.hops": "hops", "max": "link_bytes.max or ramp_bytes.max or"}
@@ -547,6 +547,7 @@ def test_a_function_is_a_program() -> None:
 def test_an_option_without_an_annotation_is_of_the_kind_of_its_default(
     run_meshrt: Callable[..., Finished], tmp_path: Path
 ) -> None:
+    # Nothing is said of the options: that their kind is that of the default is what is tried.
     def own(block: Block, *, size=8, share=0.5, text="a", flag=False, other=None):  # type: ignore[no-untyped-def]
         return {"values": [size, share, text, flag, other], "kinds": [type(size).__name__, type(share).__name__]}
 
