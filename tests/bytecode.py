@@ -28,10 +28,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def bytecode_folder(config: pytest.Config) -> Path:
-    """That of the last run, or a new one; for this run alone where pytest keeps no cache."""
+    """That of the last run, or a new one; for this run alone where pytest keeps no cache. `config.cache` is not there
+    yet."""
     try:
-        folder = Path(config.cache.mkdir("bytecode"))
-    except (AttributeError, OSError):
+        folder = config.rootpath / config.getini("cache_dir") / "d" / "bytecode"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError):  # without the plugin that keeps a cache there is no such setting
         temporary = TemporaryDirectory(prefix="meshrt-test-")
         config.add_cleanup(temporary.cleanup)
         folder = Path(temporary.name)

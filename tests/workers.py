@@ -7,7 +7,11 @@ that no worker ends with it alone.
 from __future__ import annotations
 
 import re
+import sys
 from collections import OrderedDict
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +45,21 @@ def turn(item: pytest.Item) -> int:
     """Where in FIRST a test is, or behind all."""
     scope = given_out_with(item.nodeid).removeprefix("tests/")
     return next((at for at, name in enumerate(FIRST) if scope.startswith(name)), len(FIRST))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Each worker begins with a share of the files, so that pytest rewrites the assertions of each once, not in all
+    workers at the same time. What is wrong with a file is told when it is collected."""
+    given = getattr(session.config, "workerinput", None)
+    if given is None:
+        return
+    number, count = int(given["workerid"].removeprefix("gw")), given["workercount"]
+    folders = [path for path in map(Path, session.config.args) if path.is_dir()]
+    for path in sorted(path for folder in folders for path in folder.rglob("test_*.py"))[number::count]:
+        sys.path.insert(0, str(path.parent.absolute()))  # as pytest does
+        with suppress(Exception, pytest.skip.Exception):
+            import_module(path.stem)
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,13 +1,16 @@
-"""How tests are shared out to workers, when one of them ends in the middle of a test."""
+"""How tests are shared out to workers, also when one of them ends in the middle of a test; and their bytecode."""
 
 from __future__ import annotations
 
 import itertools
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import bytecode
 import pytest
-from workers import ByScope
+from workers import ByScope, pytest_collection
 
 SIZES = {"a": 3, "b": 1, "c": 2, "d": 1, "e": 4}  # tests of each file
 TESTS = [f"tests/{name}.py::test_{at}" for name, size in SIZES.items() for at in range(size)]
@@ -79,3 +82,47 @@ def test_of_two_new_workers_the_first_need_not_wait_for_the_other() -> None:
     scheduler.add_node_collection(slow, TESTS)
     scheduler.schedule()
     assert slow.given
+
+
+def test_each_file_is_rewritten_by_one_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before they collect, workers import the files of the folders that they were given, each file one of them."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    names = {f"test_share_{at}" for at in range(5)}
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("raise ValueError" if name.endswith("4") else "")  # told when collected
+    imported: list[set[str]] = []
+    for worker in range(2):
+        config = SimpleNamespace(workerinput={"workerid": f"gw{worker}", "workercount": 2}, args=[str(tmp_path)])
+        session: Any = SimpleNamespace(config=config)
+        pytest_collection(session)
+        imported.append({name for name in names if sys.modules.pop(name, None)})
+    assert imported == [{"test_share_0", "test_share_2"}, {"test_share_1", "test_share_3"}]
+
+
+def test_bytecode_is_kept_for_the_next_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pytest's cache, where there is one; else for this run."""
+    linked: list[Path] = []
+
+    def link_all(packages: str, folder: Path) -> None:
+        linked.append(folder / "a.pyc")
+        linked[-1].touch()
+
+    monkeypatch.setattr(bytecode, "link_all", link_all)
+    cleanups: list[Any] = []
+    config: Any = SimpleNamespace(
+        rootpath=tmp_path, getini={"cache_dir": ".kept"}.__getitem__, add_cleanup=cleanups.append
+    )
+    folder = bytecode.bytecode_folder(config)
+    assert folder.is_relative_to(tmp_path / ".kept") and linked
+    linked.clear()
+    assert bytecode.bytecode_folder(config) == folder
+    assert not linked and not cleanups
+
+    def no_setting(name: str) -> str:
+        raise ValueError(name)
+
+    alone: Any = SimpleNamespace(rootpath=tmp_path, getini=no_setting, add_cleanup=cleanups.append)
+    folder = bytecode.bytecode_folder(alone)
+    (remove,) = cleanups
+    remove()
+    assert not folder.exists()
