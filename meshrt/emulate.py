@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from meshrt.errors import FullError, LimitError, UsageError, in_full
+from meshrt.errors import FullError, LimitError, UsageError, in_full, told
 from meshrt.given import Own, options_of
 from meshrt.machine import find_machine
 from meshrt.options import in_short, pythons, several
@@ -94,10 +94,10 @@ def run(
     and texts such as "1,2,3" may be lists, tuples or arrays of numbers: the report has the text. `comm` are the ranks
     that share it [default: all]. Every rank gets the report.
 
-    UsageError, LimitError and so on, as exceptions, and ModelError (`meshrt.models.errors`) for a model's folder. On
-    several ranks an error that comes up in the midst of the run ends all of them, with its message and exit code, as
-    `meshrt run` does: no rank could go on alone. So does, with its traceback, what a rank raises outside of it and
-    nobody catches.
+    UsageError, LimitError and so on, as exceptions, and ModelError (`meshrt.models.errors`) for a model's folder. What
+    would do where memory is full is a note of the LimitError, which Python shows beneath it. On several ranks an error
+    that comes up in the midst of the run ends all of them, with its message and exit code, as `meshrt run` does: no
+    rank could go on alone. So does, with its traceback, what a rank raises outside of it and nobody catches.
     """
     numbers = _with_numbers(payload)
     loaded, arguments, settings = options_of(program, on, options)
@@ -105,7 +105,12 @@ def run(
     with _one_thread():
         size = launcher.launched_size() if comm is None else comm.size
         if size == 1:
-            report = emulate(comm or Alone(), Board.alone(), loaded, arguments, payload=numbers, **settings)
+            try:
+                report = emulate(comm or Alone(), Board.alone(), loaded, arguments, payload=numbers, **settings)
+            except FullError as error:
+                for line in told(error):
+                    error.add_note(line)
+                raise
         else:
             report = _together(comm, loaded, arguments, numbers, settings)
     assert report is not None
@@ -145,7 +150,7 @@ def sweep(
                 reports[at] = Report(report)
             except LimitError as error:
                 facts = {"machine": loaded.machine, "program": loaded.name, "arguments": loaded.complete(arguments)}
-                reports[at] = Report(facts, in_full(error))
+                reports[at] = Report(facts | {"refused": in_full(error)}, in_full(error))
     meeting = outside.Meeting("meshrt.sweep")
     all_reports = {at: report for part in comm.allgather(reports) for at, report in part.items()}
     meeting.over()

@@ -613,6 +613,10 @@ def test_a_sweep_goes_past_a_limit_and_not_past_a_mistake() -> None:
     (full,) = meshrt.sweep("gemm", mesh=[(4, 4)], m=1000, k=64, n=64, payload=False)
     line = meshrt.fit("gemm", mesh=(4, 4), m=1000, k=64, n=64).line()
     assert full.refused is not None and full.refused.endswith(f"; {line}") and line.endswith("--mesh 5x5 would do")
+    assert json.loads(full.to_json())["refused"] == full.refused
+    with pytest.raises(LimitError) as alone:
+        meshrt.run("gemm", mesh=(4, 4), m=1000, k=64, n=64, payload=False)
+    assert alone.value.__notes__ == [line]
     with pytest.raises(UsageError, match="m is 0"):
         meshrt.sweep("gemm", m=[16, 0])
 
