@@ -32,4 +32,4 @@ def run(cores, *, size: Annotated[int, "rows and columns"] = 512) -> dict:
     for core in cores.mine:
         with core.phase("product"):
             out = kernel(core.tensor_of(x.T, nl.bfloat16), core.tensor_of(y, nl.bfloat16))
-    return {"wrong": int((out.data != x @ y).sum())}
+    return {"wrong": int((out.data != x @ y).sum()) if cores.payload else None}

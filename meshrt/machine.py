@@ -19,8 +19,8 @@ A machine is a folder of meshrt/ with a file machine.py in it, found by its name
 """
 
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import field
 from numbers import Integral
 from pathlib import Path
@@ -85,6 +85,32 @@ def check_phase(name: Any, tokens: Any) -> None:
         raise UsageError(f"a phase is named {name!r}: give it a text")
     if tokens is not None and (not isinstance(tokens, Integral) or tokens < 0):
         raise UsageError(f"phase {name!r} is about {tokens!r} tokens: give a whole number from 0 on, or leave it away")
+
+
+class InPhases(Protocol):
+    """What is in one phase at a time, by its name; "" in none."""
+
+    open_phase: str
+
+
+@contextmanager
+def one_phase(owner: InPhases, name: str, tokens: int | None) -> Iterator[None]:
+    """A phase of a machine. UsageError as `check_phase`, and for one inside of another, in which the same would be
+    counted twice.
+    """
+    check_phase(name, tokens)
+    if owner.open_phase:
+        raise UsageError(inside_phase(name, owner.open_phase))
+    owner.open_phase = name
+    try:
+        yield
+    finally:
+        owner.open_phase = ""
+
+
+def inside_phase(name: str, outer: str) -> str:
+    """What is said of a phase inside of another."""
+    return f"phase {name!r} is inside phase {outer!r}: one ends before the next begins"
 
 
 def machines() -> list[str]:

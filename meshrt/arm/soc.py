@@ -12,7 +12,7 @@ from meshrt.arm.core import ArmCore, StretchCost, Team
 from meshrt.arm.device import ArmDevice
 from meshrt.arm.memory import Dram
 from meshrt.errors import UsageError
-from meshrt.machine import check_phase
+from meshrt.machine import one_phase
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 from meshrt.ranks.trace import Event
@@ -57,6 +57,7 @@ class Soc:
     slc: SharedCache = field(init=False)
     system: PhaseSums = field(default_factory=lambda: sums({}))  # the same on every rank
     phases: dict[str, ArmPhase] = field(default_factory=dict)
+    open_phase: str = ""
     flash_free: float = 0.0  # when what is being read from flash is there
     sampled: bool = False  # some layers stood for others
     trace_path: str | None = None  # of a file for what ran when
@@ -197,17 +198,17 @@ class Soc:
     @contextmanager
     def phase(self, name: str, tokens: int | None = None) -> Iterator[ArmPhase]:
         """Count what is done inside by name; the same name again adds to it."""
-        check_phase(name, tokens)
-        phase = self.phases.setdefault(name, ArmPhase())
-        phase.begun = self.counted(), sums(self.system)
-        yield phase
-        self.note("phases", name, phase.begun[1]["seconds"], self.system["seconds"])
-        cores, system = phase.begun
-        if tokens is not None:
-            phase.tokens = (phase.tokens or 0) + tokens
-        phase.cores.update({key: n - cores[key] for key, n in self.counted().items()})
-        for key, n in self.system.items():
-            phase.system[key] += n - system[key]
+        with one_phase(self, name, tokens):
+            phase = self.phases.setdefault(name, ArmPhase())
+            phase.begun = self.counted(), sums(self.system)
+            yield phase
+            self.note("phases", name, phase.begun[1]["seconds"], self.system["seconds"])
+            cores, system = phase.begun
+            if tokens is not None:
+                phase.tokens = (phase.tokens or 0) + tokens
+            phase.cores.update({key: n - cores[key] for key, n in self.counted().items()})
+            for key, n in self.system.items():
+                phase.system[key] += n - system[key]
 
     def counted(self) -> Counter[str]:
         """What the hosted cores have come to: instructions by their names, and other counts."""

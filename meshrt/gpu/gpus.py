@@ -14,7 +14,7 @@ from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.meter import GpuPhase, Reading, reading
 from meshrt.gpu.nodes import AUTO, check_nodes
 from meshrt.gpu.plan import StaticPlan
-from meshrt.machine import check_phase
+from meshrt.machine import one_phase
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 from meshrt.ranks.course import CollectiveCourse
@@ -54,6 +54,7 @@ class Gpus:
     members: range = field(init=False)  # of the run's GPUs
     among: slice = field(default_factory=lambda: EVERY)  # of those that the rank hosts
     phases: dict[str, GpuPhase] = field(default_factory=dict)
+    open_phase: str = ""
     plan: StaticPlan | None = None  # that is being recorded
     noted: StaticPlan | None = None  # what is done now, to be counted again
     sampled: bool = False  # some layers stood for others
@@ -260,14 +261,14 @@ class Gpus:
     @contextmanager
     def phase(self, name: str, tokens: int = 0) -> Iterator[None]:
         """Count what is done inside by name; the same name again adds to it. All GPUs meet at its end."""
-        check_phase(name, tokens)
-        before = self._readings()
-        yield
-        self.meet()
-        self.phases.setdefault(name, GpuPhase(len(self.mine))).add(before, self._readings(), tokens)
-        for gpu, start in zip(self.mine, before, strict=True):
-            if gpu.trace is not None:
-                gpu.trace.append(Event("phases", name, start.now, gpu.now))
+        with one_phase(self, name, tokens):
+            before = self._readings()
+            yield
+            self.meet()
+            self.phases.setdefault(name, GpuPhase(len(self.mine))).add(before, self._readings(), tokens)
+            for gpu, start in zip(self.mine, before, strict=True):
+                if gpu.trace is not None:
+                    gpu.trace.append(Event("phases", name, start.now, gpu.now))
 
     def _readings(self) -> list[Reading]:
         return [reading(gpu, traffic) for gpu, traffic in zip(self.mine, self.traffic, strict=True)]

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from meshrt.errors import UsageError
+from meshrt.machine import inside_phase
 from meshrt.mesh.memory import CoreMemory
 from meshrt.mesh.mesh import Mesh
 from meshrt.options import in_short
@@ -39,7 +40,7 @@ class Audit:
     def inside(self, name: str) -> Iterator[None]:
         """A phase. UsageError inside of another, which would end where this one begins, and get nothing of the rest."""
         if self.phase:
-            raise UsageError(f"phase {name!r} is inside phase {self.phase!r}: one ends before the next begins")
+            raise UsageError(inside_phase(name, self.phase))
         self.phase = name
         try:
             yield

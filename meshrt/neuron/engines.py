@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.machine import check_phase
+from meshrt.machine import one_phase
 from meshrt.neuron.device import NeuronDevice
 from meshrt.neuron.dtypes import rounded
 from meshrt.neuron.memory import Hbm, Psum, Sbuf
@@ -81,6 +81,7 @@ class Core(ABC):
         self.ticks = 0  # allocations and instructions so far: what least recently used means
         self.counts = dict.fromkeys(COUNTS, 0)
         self.phases: list[NeuronPhase] = []
+        self.open_phase = ""
         self.finish = 0.0  # the last write so far ends
         self.trace: list[Event] | None = None  # what ran when, if somebody wants to look at it
         self.deferred: PendingInstruction | None = None
@@ -257,22 +258,24 @@ class Core(ABC):
     @contextmanager
     def phase(self, name: str, tokens: int | None = None) -> Iterator[NeuronPhase]:
         """Count what happens inside by name. It begins when all before is done, and ends when all of it is."""
-        check_phase(name, tokens)
-        begin = self.barrier()
-        for buffer in (self.hbm, self.sbuf, self.psum):
-            buffer.begin_phase()
-        phase = NeuronPhase(
-            name, begin, dict(self.counts), {engine.name: engine.busy for engine in self.engines},
-            {engine.name: engine.instructions for engine in self.engines}, tokens=tokens,
-        )  # fmt: skip
-        phase.busy["dma"], phase.instructions["dma"] = self.dma.busy, self.dma.transfers
-        self.phases.append(phase)
-        yield phase
-        phase.end = self.barrier()
-        phase.counts = {key: self.counts[key] - before for key, before in phase.counts.items()}
-        for engine in self.engines:
-            phase.busy[engine.name] = engine.busy - phase.busy[engine.name]
-            phase.instructions[engine.name] = engine.instructions - phase.instructions[engine.name]
-        phase.busy["dma"] = self.dma.busy - phase.busy["dma"]
-        phase.instructions["dma"] = self.dma.transfers - phase.instructions["dma"]
-        phase.peaks = {buffer.name: buffer.peak for buffer in (self.hbm, self.sbuf, self.psum)}
+        with one_phase(self, name, tokens):
+            begin = self.barrier()
+            for buffer in (self.hbm, self.sbuf, self.psum):
+                buffer.begin_phase()
+            phase = NeuronPhase(
+                name, begin, dict(self.counts), {engine.name: engine.busy for engine in self.engines},
+                {engine.name: engine.instructions for engine in self.engines}, tokens=tokens,
+            )  # fmt: skip
+            phase.busy["dma"], phase.instructions["dma"] = self.dma.busy, self.dma.transfers
+            self.phases.append(phase)
+            try:
+                yield phase
+            finally:  # also of one that an exception ends which a program catches
+                phase.end = self.barrier()
+                phase.counts = {key: self.counts[key] - before for key, before in phase.counts.items()}
+                for engine in self.engines:
+                    phase.busy[engine.name] = engine.busy - phase.busy[engine.name]
+                    phase.instructions[engine.name] = engine.instructions - phase.instructions[engine.name]
+                phase.busy["dma"] = self.dma.busy - phase.busy["dma"]
+                phase.instructions["dma"] = self.dma.transfers - phase.instructions["dma"]
+                phase.peaks = {buffer.name: buffer.peak for buffer in (self.hbm, self.sbuf, self.psum)}

@@ -77,6 +77,7 @@ def test_its_result_shows_a_fault_and_by_shape_it_counts_the_same(name: str, tmp
 def test_the_kernel_comes_to_what_numpy_does_and_shows_a_fault(tmp_path: Path, comm) -> None:
     text = (FOLDER / "tiled.py").read_text()
     assert run_on_cores(comm, str(FOLDER / "tiled.py"), size=200)["result"] == {"wrong": 0}
+    assert run_on_cores(comm, str(FOLDER / "tiled.py"), payload=False, size=200)["result"] == {"wrong": None}
     (tmp_path / "tiled.py").write_text(text.replace("total += nisa", "total = nisa"))
     assert run_on_cores(comm, str(tmp_path / "tiled.py"), size=200)["result"]["wrong"] > 0
 

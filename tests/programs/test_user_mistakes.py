@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -314,6 +315,23 @@ def test_phases_follow_one_another() -> None:
     with pytest.raises(UsageError, match="phase 'b' is inside phase 'a': one ends before the next begins"):
         meshrt.run(inside, mesh=(2, 2))
     assert meshrt.run(after, mesh=(2, 2)).phases == ["a", "b"]
+
+
+@pytest.mark.parametrize("machine", ["neuron", "gpu", "arm"])
+def test_nor_are_phases_of_other_machines_inside_one_another(machine: str, tmp_path: Path) -> None:
+    """What is counted in both would be in the run once. One that ends by an exception is over."""
+    program, owner = tmp_path / "own.py", "machine.mine[0]" if machine == "neuron" else "machine"
+    for between, names in {"pass": ["a", "b"], "with {}.phase('c'): pass": None}.items():
+        program.write_text(
+            f"from contextlib import suppress\nMACHINE = {machine!r}\ndef run(machine):\n"
+            f"    for name in ('a', 'b', 'a'):\n        with suppress(ZeroDivisionError), {owner}.phase(name):\n"
+            f"            {between.format(owner)}\n            1 / 0\n    return {{}}\n"
+        )
+        if names:
+            assert set(names) >= {*meshrt.run(program).phases}
+            continue
+        with pytest.raises(UsageError, match="phase 'c' is inside phase 'a': one ends before the next begins"):
+            meshrt.run(program)
 
 
 def test_no_operations_take_no_time() -> None:
