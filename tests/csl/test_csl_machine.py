@@ -23,6 +23,8 @@ var c: [8]i32 = @zeros([8]i32);
 var d: [8]u32 = @zeros([8]u32);
 var e: [16]f16 = @zeros([16]f16);
 var f: [16]f32 = @zeros([16]f32);
+var bytes: [3]u8 = @constants([3]u8, 200);
+var wide: [2]u64 = @zeros([2]u64);
 const math = @import_module("<math>");
 fn half(x: f16) f16 { return x / 3.0 - 0.5; }
 fn main() void {
@@ -40,6 +42,8 @@ fn main() void {
     d[k] = @bitcast(u32, c[k]) * 2654435761 | @as(u32, b[k]);
     c[k - 1] = ~c[k] - @as(i32, @as(i16, f[k]));
   }
+  bytes[i & 1] += bytes[2];
+  wide[i & 1] = (@as(u64, 1) << 63) + @as(u64, bytes[0] + bytes[0]);
   e[13] = math.exp_f16(@as(f16, 11.5));
   e[15] = @as(f16, f[11] * 1.0e6);
   e[14] = -e[15];

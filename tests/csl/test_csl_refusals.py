@@ -26,6 +26,10 @@ END = "comptime { @export_symbol(main); }\n"
         ("var a: [4]i16; fn main() void { a[4] = 1; }", r"core\.csl:6: index 4 of an axis of 4"),
         ("fn main() void { var x = @get_dsd(mem1d_dsd, .{ .extend = 3 }); }", r"no field 'extend': did you mean"),
         ("const d = @get_dsr(dsr_src1, 3); fn main() void { @fmovh(d, d); }", r"core\.csl:6: core .*register 3"),
+        ("const a = 1 << -1; fn main() void { _ = a; }", r"core\.csl:6: << by -1: a shift is by 0 to 128 bits"),
+        ("const a = 1.5 / 0.0; fn main() void { _ = a; }", r"core\.csl:6: 1\.5 / 0"),
+        ("const a = ~1.5; fn main() void { _ = a; }", r"core\.csl:6: ~ of a comptime_float, which is no whole number"),
+        ("var a: f16 = 1.5; fn main() void { a = ~a; }", r"core\.csl:6: ~ of a f16, which is no whole number"),
     ],
 )  # fmt: skip
 def test_programs_that_are_wrong(tmp_path: Path, body: str, message: str) -> None:
@@ -41,10 +45,26 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
         run(tmp_path, body + END)
 
 
-def test_an_access_out_of_memory(tmp_path: Path) -> None:
-    body = "var a: [4]f32; var p: [*]f32 = &a; var i: i16 = 20000; fn main() void { p[i] = 1.0; }"
-    with pytest.raises(MemoryLimit, match=r"core\.csl:6: core \(0, 0\): an access leads out of a core's 49,152 bytes"):
-        run(tmp_path, body + END)
+VECTOR = "const d = @get_dsd(mem1d_dsd, .{{ .base_address = {}, .extent = {} }}); @fmovs(d, 1.0);"
+HALVES = "var a: [4]u16; var p: [*]f32 = @ptrcast([*]f32, &a[1]); var i: i16 = 1;"
+
+
+@pytest.mark.parametrize(
+    ("before", "code", "error", "message"),
+    [
+        ("var a: [4]f32; var p: [*]f32 = &a; var i: i16 = 20000;", "p[i] = 1.0;", MemoryLimit,
+         "an access leads out of a core's 49,152 bytes"),
+        ("var a: [4]f32;", VECTOR.format("&a", 20000), MemoryLimit,
+         "a vector of 20000 elements .* leads to 79996, out of a core's 49,152 bytes"),
+        (HALVES, "p[i] = 1.0;", CslError, "address 6 holds no number of 4 bytes: these lie at multiples of 4"),
+        (HALVES, VECTOR.format("@ptrcast([*]f32, &a[1])", 1), CslError,
+         "a vector of 1 numbers of 4 bytes begins at address 2: these lie at multiples of 4"),
+    ],
+)  # fmt: skip
+def test_an_access_out_of_memory(before: str, code: str, error: type[CslError], message: str, tmp_path: Path) -> None:
+    """And between two numbers, where the one before would be taken."""
+    with pytest.raises(error, match=rf"core\.csl:6: core \(0, 0\): {message}"):
+        run(tmp_path, f"{before} fn main() void {{ {code} }}" + END)
 
 
 SEND = """

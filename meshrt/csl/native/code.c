@@ -6,7 +6,7 @@ enum {
     CONSTANT, LOCAL, SET_LOCAL, LOAD, STORE, OBJECT, SET_OBJECT, BINARY, UNARY, NOT, JUMP, JUMP_IF_NOT, SPEND, CALL,
     RETURN, POP, CONVERT, BITCAST, INTEGER, SET_BASE, SET_LENGTH, SET_STRIDE, INCREMENT, POINTER, LOAD_REGISTER, START,
     ACTIVATE, BLOCK, UNBLOCK, UNBLOCK_COMMANDS, STAMP, RESET_STAMPS, COORDINATE, MAP, MAP_NEXT, NATIVE, IN_RANGE, COPY,
-    HOLDS, MISSING,
+    HOLDS, PLACE, MISSING,
 };
 
 static void grow(Machine *machine, Core *core, int64_t wanted)
@@ -160,6 +160,12 @@ int run_code(Machine *machine, Core *core)
         case POP: core->top--; break;
         case CONVERT: top[-1] = convert(machine, top[-1], a); break;
         case BITCAST: top[-1] = bitcast(top[-1], a); break;
+        case PLACE: /* of numbers of 2 to the a bytes; Python says what is wrong with an address between two */
+            if (top[-1].kind != WORD || top[-1].i & ((1 << a) - 1))
+                machine->gives_up = 1;
+            else
+                top[-1].i >>= a;
+            break;
         case INTEGER: top[-1] = is_float(top[-1].kind) ? word((int64_t)top[-1].f) : word(top[-1].i); break;
         case SET_BASE:
         case SET_LENGTH:
