@@ -163,7 +163,10 @@ def _run_folder(
 @click.argument("path", metavar="DIR")
 @click.option("--only", multiple=True, metavar="TEXT", help="Programs with this in their name; may be given again.")
 @click.option("--arguments", default="", metavar="TEXT", help="For scripts that take any, such as run_sim.sh.")
-@click.option("--timeout", default=120.0, show_default=True, metavar="SECONDS", help="For each program.")
+@click.option(
+    "--timeout", type=shared.NumberRange(0, 1e6, min_open=True), default=120.0, show_default=True, metavar="SECONDS",
+    help="For each program.",
+)  # fmt: skip
 @shared.together(shared.form(), shared.json_to("it"), shared.quiet)
 def check_command(
     path: str, only: tuple[str, ...], arguments: str, timeout: float, form: str, json_path: str | None, quiet: bool

@@ -79,7 +79,7 @@ def compile_(argv: list[str]) -> int:
 
 def parse_parameters(text: str) -> dict[str, int]:
     """'M:4,N:6'. CslError."""
-    parameters = {}
+    parameters: dict[str, int] = {}
     for part in filter(None, text.split(",")):
         name, _, value = (word.strip() for word in part.partition(":"))
         if name in parameters:

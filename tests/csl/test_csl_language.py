@@ -47,6 +47,13 @@ def test_expressions(tmp_path: Path, kind: str, expression: str, value: float) -
     assert out_of(tmp_path, kind, 1, f"out[0] = {expression};", before) == [value]
 
 
+def test_a_pointer_into_the_midst_of_an_array(tmp_path: Path) -> None:
+    """Is shown up to the array's end."""
+    body = "var all: [5]i16; var out: [*]i16 = &all[3]; fn main() void { all[4] = 7; sys.unblock_cmd_stream(); }"
+    body += "comptime { @export_symbol(out); @export_symbol(main); }"
+    assert run(tmp_path, body)[0] == [[0, 7]]
+
+
 def test_statements(tmp_path: Path) -> None:
     body = """
       var i: i16 = 0;

@@ -1,6 +1,8 @@
 """The compiled machine does what Python does, to the bit: memory, clocks, what cores hold, what is counted."""
 
+import signal
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -197,6 +199,23 @@ def test_the_same_bits(body: str, routes: str, width: int, tmp_path: Path, monke
         ):
             assert getattr(core, name) == getattr(other, name), name
         assert {color: until for color, until in core.sent.items() if until} == other.sent
+
+
+def test_a_loop_without_an_end_hears_signals(tmp_path: Path) -> None:
+    """It is one event."""
+
+    def told(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    layout = write(tmp_path, "var a: u16 = 0; fn main() void { while (true) { a += 1; } }" + END)
+    before = signal.signal(signal.SIGVTALRM, told)
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.01)
+        with pytest.raises(KeyboardInterrupt):
+            _run(layout, 1)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 @pytest.mark.parametrize(

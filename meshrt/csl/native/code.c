@@ -141,7 +141,11 @@ int run_code(Machine *machine, Core *core)
         case BINARY: top[-2] = binary(machine, a, top[-2], top[-1]), core->top--; break;
         case UNARY: top[-1] = unary(machine, a, top[-1]); break;
         case NOT: top[-1] = word(!truth(top[-1])); break;
-        case JUMP: frame->at = a; break;
+        case JUMP: /* a loop that has no end is one event */
+            if (a <= frame->at && !(++machine->turns & 0xfffff) && interrupted())
+                machine->gives_up = 1;
+            frame->at = a;
+            break;
         case JUMP_IF_NOT:
             core->top--;
             if (!truth(top[-1]))
