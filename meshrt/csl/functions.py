@@ -170,7 +170,9 @@ def function_of(core: Any, ref: FunctionRef) -> Any:
 
 
 def numbers(kind: Any, begin: int, end: int, step: int) -> Any:
-    """The numbers of @range, of its type."""
+    """The numbers of @range, of its type. ArithmeticError."""
+    if not step:
+        raise ArithmeticError(f"@range from {begin} to {end} in steps of 0 has no end")
     return np.arange(begin, end, step).astype(kind)
 
 

@@ -197,6 +197,8 @@ def member(owner: Val, name: str, scope: Scope, line: int) -> Val:
             raise unknown(scope.at(line), f"name in {module.tree.path}", name, module.tree.declarations)
         return value
     if owner.type is STRUCT:
+        if owner.value is None:
+            raise scope.wrong(line, f".{name} of a struct that is a var: in the run only a const has fields")
         if name not in owner.value:
             raise unknown(scope.at(line), "field", name, owner.value)
         field: Val = owner.value[name]

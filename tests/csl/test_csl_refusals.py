@@ -29,6 +29,9 @@ END = "comptime { @export_symbol(main); }\n"
         ("const a = 1 << -1; fn main() void { _ = a; }", r"core\.csl:6: << by -1: a shift is by 0 to 128 bits"),
         ("const a = 1.5 / 0.0; fn main() void { _ = a; }", r"core\.csl:6: 1\.5 / 0"),
         ("const a = ~1.5; fn main() void { _ = a; }", r"core\.csl:6: ~ of a comptime_float, which is no whole number"),
+        ("fn f(n: i16) i16 { return f(n + 1); } fn main() void { _ = f(0); }", r"core\.csl:6: .* 1000 deep, .*: use"),
+        ("var s: i16 = 0; fn main() void { for (@range(i16, 0, 9, s)) |i| { _ = i; } }", "9 in steps of 0 has no en"),
+        ("fn main() void { var t = .{ .a = @as(i16, 4) }; _ = t.a; }", r"core\.csl:6: \.a of a struct that is a var"),
         ("var a: f16 = 1.5; fn main() void { a = ~a; }", r"core\.csl:6: ~ of a f16, which is no whole number"),
     ],
 )  # fmt: skip

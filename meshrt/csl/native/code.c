@@ -9,6 +9,8 @@ enum {
     HOLDS, PLACE, MISSING,
 };
 
+enum { DEEPEST = 10000 }; /* calls within calls, far above Python's limit */
+
 static void grow(Machine *machine, Core *core, int64_t wanted)
 {
     if (core->top + wanted < core->stack_room)
@@ -28,6 +30,8 @@ void push_value(Machine *machine, Core *core, Value value)
 void begin_function(Machine *machine, Core *core, int64_t function)
 {
     const Function *of = &machine->functions[function];
+    if (core->depth >= DEEPEST)
+        machine->gives_up = 1; /* functions that call themselves without an end: Python, which has a limit, says so */
     if (core->depth == core->frame_room) {
         const int64_t wider = core->frame_room ? 2 * core->frame_room : 8;
         core->frames = more(machine, core->frames, wider * (int64_t)sizeof *core->frames);
@@ -240,6 +244,8 @@ int run_code(Machine *machine, Core *core)
             return ASKS;
         case IN_RANGE: /* of a number that goes from `begin` to `end` by `step` */
             value = core->stack[frame->base + a];
+            if (!core->stack[frame->base + a + 2].i)
+                machine->gives_up = 1;
             if (core->stack[frame->base + a + 2].i >= 0 ? value.i >= core->stack[frame->base + a + 1].i
                                                         : value.i <= core->stack[frame->base + a + 1].i)
                 frame->at = b;
