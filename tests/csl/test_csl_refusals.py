@@ -10,6 +10,7 @@ from meshrt.csl.errors import ColorLimit, CslError, Deadlock, MemoryLimit, NoRou
 from tests.csl_programs import run, write
 
 END = "comptime { @export_symbol(main); }\n"
+ACCESS = "var a: [9]i16; var d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{%s} -> a[%s] });"
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,11 @@ END = "comptime { @export_symbol(main); }\n"
         ("const a = ~1.5; fn main() void { _ = a; }", r"core\.csl:6: ~ of a comptime_float, which is no whole number"),
         ("fn f(n: i16) i16 { return f(n + 1); } fn main() void { _ = f(0); }", r"core\.csl:6: .* 1000 deep, .*: use"),
         ("var s: i16 = 0; fn main() void { for (@range(i16, 0, 9, s)) |i| { _ = i; } }", "9 in steps of 0 has no en"),
+        (f"{ACCESS % ('4', 'i * i')} fn main() void {{ @mov16(d, 1); }}", "steps along i: .* 0 at 0, 1 at 1, 4 at 2"),
+        (f"{ACCESS % ('9', 'i / 4')} fn main() void {{ @mov16(d, 1); }}", "equal steps along i: .* 0 at 1, 2 at 8"),
+        (f"{ACCESS % ('-1', 'i')} fn main() void {{ @mov16(d, 1); }}", r"core\.csl:6: a vector of -1 elements"),
+        (f"{ACCESS % ('4', 'i')} var k: i16 = -2; fn main() void {{ d = @set_dsd_length(d, k); @mov16(d, 1); }}",
+         r"core\.csl:6: .* @set_dsd_length to -2: 0 or more are"),
         ("fn main() void { var t = .{ .a = @as(i16, 4) }; _ = t.a; }", r"core\.csl:6: \.a of a struct that is a var"),
         ("var a: f16 = 1.5; fn main() void { a = ~a; }", r"core\.csl:6: ~ of a f16, which is no whole number"),
     ],

@@ -181,7 +181,8 @@ int run_code(Machine *machine, Core *core)
         case INCREMENT:
             core->top--;
             if (top[-2].kind != VECTOR || (top[-2].vector.fabric && code[0] != SET_LENGTH) ||
-                (!top[-2].vector.axes && code[0] != SET_BASE && code[0] != INCREMENT) || top[-1].kind >= NOTHING) {
+                (!top[-2].vector.axes && code[0] != SET_BASE && code[0] != INCREMENT) || top[-1].kind >= NOTHING ||
+                (code[0] == SET_LENGTH && top[-1].i < 0)) {
                 machine->gives_up = 1;
                 break;
             }
