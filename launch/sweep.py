@@ -8,6 +8,11 @@ from itertools import pairwise, product
 
 from meshrt.errors import UsageError
 
+# Options of meshrt's commands that name a file or folder to write.
+WRITTEN = (
+    "--json", "--html", "--maps", "--trace", "--goal", "--chakra", "--logits", "--checkpoint", "--out", "--to", "--png",
+    "--csv", "--plot", "--dump",
+)  # fmt: skip
 MOST_RUNS = 1000  # Slurm refuses larger arrays unless its MaxArraySize (1001) was raised
 
 
@@ -25,7 +30,7 @@ def parse_axis(text: str) -> tuple[str, tuple[str, ...]]:
 def expand(arguments: tuple[str, ...], axes: list[tuple[str, tuple[str, ...]]]) -> tuple[tuple[str, ...], ...]:
     """The arguments of every run, the last axis changing fastest; without axes the one run that there is.
 
-    Raises UsageError for a name that no argument has, for too many runs, and where two would write the same JSON.
+    Raises UsageError for a name that no argument has, for too many runs, and where two would write the same file.
     """
     names = [name for name, _ in axes]
     if len(set(names)) < len(names):
@@ -40,10 +45,11 @@ def expand(arguments: tuple[str, ...], axes: list[tuple[str, tuple[str, ...]]]) 
     if len(combinations) > MOST_RUNS:
         raise UsageError(f"{len(combinations)} runs: at most {MOST_RUNS} make one array, split the sweep")
     runs = tuple(_filled(arguments, dict(zip(names, values, strict=True))) for values in combinations)
-    targets = Counter(target for run in runs for target in _json_targets(run))
+    targets = Counter(target for run in runs for target in _targets(run))
     if twice := [target for target, times in targets.items() if times > 1]:
+        flag, path = twice[0]
         raise UsageError(
-            f"{targets[twice[0]]} runs would write {twice[0]}: put {{{names[0]}}} into the name given to --json"
+            f"{targets[twice[0]]} runs would write {path}: put {{{names[0]}}} into the name given to {flag}"
         )
     return runs
 
@@ -56,8 +62,7 @@ def _filled(arguments: tuple[str, ...], values: dict[str, str]) -> tuple[str, ..
     return tuple(pattern.sub(lambda match: values[match[0][1:-1]], argument) for argument in arguments)
 
 
-def _json_targets(arguments: tuple[str, ...]) -> set[str]:
-    """The files that one run writes its report to."""
-    targets = {value for flag, value in pairwise(arguments) if flag == "--json"}
-    targets |= {argument.removeprefix("--json=") for argument in arguments if argument.startswith("--json=")}
-    return targets - {"-"}
+def _targets(arguments: tuple[str, ...]) -> list[tuple[str, str]]:
+    """The files and folders that one run writes, each with its option."""
+    pairs = [*pairwise(arguments), *(argument.partition("=")[::2] for argument in arguments)]
+    return sorted({(flag, path) for flag, path in pairs if flag in WRITTEN and path not in ("", "-")})

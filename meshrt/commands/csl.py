@@ -21,7 +21,7 @@ def command() -> None:
 @click.argument("path", metavar="DIR|LAYOUT.csl")
 @click.argument("words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--params", default="", metavar="NAME:N,...", help="Of the layout.")
-@click.option("--arch", default="wse3", show_default=True, metavar="wse2|wse3", help="What @is_arch says.")
+@click.option("--arch", metavar="wse2|wse3", help="Of the layout: what @is_arch says.  [default: wse3]")
 @click.option("--launch", multiple=True, metavar="NAME[:N,...]", help="Call an exported function; may be given again.")
 @click.option("--show", multiple=True, metavar="NAME", help="Print an exported array; may be given again.")
 @click.option("--seed", type=int, metavar="N", help="Take ready tasks in any order, by this seed.")
@@ -31,7 +31,7 @@ def command() -> None:
 )  # fmt: skip
 @shared.together(shared.json_to("the report"), shared.quiet)
 def run_command(
-    path: str, words: tuple[str, ...], params: str, arch: str, launch: tuple[str, ...], show: tuple[str, ...],
+    path: str, words: tuple[str, ...], params: str, arch: str | None, launch: tuple[str, ...], show: tuple[str, ...],
     seed: int | None, seeds: int | None, json_path: str | None, quiet: bool,
 ) -> None:  # fmt: skip
     """Run a folder's own script, with `cslc` and `cs_python` that it alone sees; or a layout by itself.
@@ -61,7 +61,7 @@ def run_command(
         def run(comm: Intracomm, board: object) -> int:
             if comm.rank == 0 and json_path not in (None, "-"):
                 check_target("--json", json_path)
-            _run_layout(where, params, arch, launch, show, seed, json_path, quiet, comm)
+            _run_layout(where, params, arch or "wse3", launch, show, seed, json_path, quiet, comm)
             return 0
 
         sys.exit(failure.run_guarded(run))
@@ -73,12 +73,14 @@ def run_command(
     if where.suffix == ".csl":
         if words:
             raise UsageError(f"{path} is a layout and runs by itself: a command is for a folder")
-        _run_layout(where, params, arch, launch, show, seed, json_path, quiet, seeds=seeds or 0)
+        _run_layout(where, params, arch or "wse3", launch, show, seed, json_path, quiet, seeds=seeds or 0)
         return
     if not where.is_dir():
         raise UsageError(f"{path} is neither a folder nor a layout (.csl)")
-    if params or launch or show:
-        raise UsageError("--params, --launch and --show are for a layout (.csl): a folder's script says this itself")
+    if params or arch or launch or show:
+        raise UsageError(
+            "--params, --arch, --launch and --show are for a layout (.csl): a folder's script says this itself"
+        )
     if not words:
         raise UsageError(f"{path} is a folder: say how it runs, such as: meshrt csl run {path} -- bash commands.sh")
     _run_folder(where, words, seed, json_path, seeds or 0, quiet)
@@ -161,7 +163,10 @@ def _run_folder(
 @click.argument("path", metavar="DIR")
 @click.option("--only", multiple=True, metavar="TEXT", help="Programs with this in their name; may be given again.")
 @click.option("--arguments", default="", metavar="TEXT", help="For scripts that take any, such as run_sim.sh.")
-@click.option("--timeout", default=120.0, show_default=True, metavar="SECONDS", help="For each program.")
+@click.option(
+    "--timeout", type=shared.NumberRange(0, 1e6, min_open=True), default=120.0, show_default=True, metavar="SECONDS",
+    help="For each program.",
+)  # fmt: skip
 @shared.together(shared.form(), shared.json_to("it"), shared.quiet)
 def check_command(
     path: str, only: tuple[str, ...], arguments: str, timeout: float, form: str, json_path: str | None, quiet: bool

@@ -12,7 +12,7 @@ from meshrt.ranks import failure
 
 
 @click.command("fuzz")
-@click.option("--seconds", type=click.FloatRange(0, 1e6), default=60.0, show_default=True, help="How long.")
+@click.option("--seconds", type=shared.NumberRange(0, 1e6), default=60.0, show_default=True, help="How long.")
 @click.option("--seed", type=shared.WholeRange(0), default=0, show_default=True, help="The same inputs again.")
 @click.option(
     "--only",

@@ -57,6 +57,16 @@ class WholeRange(WrittenWhole, click.IntRange):
     """A whole number in a range."""
 
 
+class NumberRange(click.FloatRange):
+    """A number in a range; NaN, which is neither below nor above anything, is in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return number
+
+
 class Name(click.Choice[str]):
     """One of some names; for what is none, the message has those that are like it."""
 

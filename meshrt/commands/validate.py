@@ -30,7 +30,7 @@ USES = ("check", "fit", "outlier", "lone")
     help="Keep rows here as they are emulated, and take those that are here: what was stopped goes on.",
 )
 @click.option("--rows", "every_row", is_flag=True, help="Print every row, not only the worst of each size.")
-@click.option("--png", metavar="FILE", help="Draw it; needs matplotlib.")
+@click.option("--png", metavar="FILE", help="Draw it to a .png, .svg or .pdf; needs matplotlib.")
 @shared.together(shared.form(), shared.json_to("it"), shared.quiet)
 def command(**options: Any) -> None:
     """Public measurements on real machines, beside what is emulated of the same work.
@@ -57,9 +57,8 @@ def validate(
     from functools import partial
     from pathlib import Path
 
-    from meshrt.ranks.files import check_target
     from meshrt.report import deliver_json
-    from meshrt.studies.files import check_matplotlib
+    from meshrt.studies.heat import check_file
     from meshrt.studies.validate import published
     from meshrt.studies.validate import validate as study
     from meshrt.studies.validate.kept import open_rows
@@ -69,8 +68,7 @@ def validate(
 
     began = perf_counter()
     if png:
-        check_matplotlib()
-        check_target("--png", png)
+        check_file("--png", png)
     console = shared.start(comm, json_path, quiet, form=form)
     checkout = None if csl_folder is None else Path(csl_folder)
     kinds = KINDS if checkout is None else published.kinds(checkout)

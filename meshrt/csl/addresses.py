@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.csl.errors import MemoryLimit
+from meshrt.csl.origin import failed
 from meshrt.csl.vectors import Mem, offsets
 
 # Bytes of what a core's memory is looked at as: NumPy's types, and the same by their short names.
@@ -17,7 +18,13 @@ SIZES: dict[Any, int] = {name: np.dtype(kind).itemsize for kind in NUMBERS for n
 def elements(core: Any, mem: Mem, dtype: Any, begin: int, count: int) -> Any:
     """Indices into the core's memory, as that type, of some elements of a vector. MemoryLimit."""
     size = SIZES[dtype]
-    first = mem.base // size
+    first, past = divmod(mem.base, size)
+    if past:
+        raise failed(
+            core,
+            f"a vector of {mem.extent} numbers of {size} bytes begins at address {mem.base}: these lie at multiples of"
+            f" {size}",
+        )
     step = mem.nbytes // size or 1
     if not mem.extents:  # one number, by a pointer
         return first + np.zeros(count, np.int64)
@@ -35,7 +42,8 @@ def elements(core: Any, mem: Mem, dtype: Any, begin: int, count: int) -> Any:
 
 
 def _out(core: Any, mem: Mem, address: int) -> Any:
-    return core.failed(
+    return failed(
+        core,
         f"a vector of {mem.extent} elements from address {mem.base} leads to {address},"
         f" out of a core's {core.nbytes:,} bytes",
         MemoryLimit,

@@ -11,19 +11,25 @@ from meshrt.csl.errors import SourceLocation, wrong
 from meshrt.csl.types import FLOAT, INT, NUMBERS, CslArray, Enum, Pointer, Simple, is_float, is_int, is_word
 
 
-def within(index: int) -> int:
-    """An index of memory, which for Python would go on from the end where it is below 0. IndexError."""
-    if index < 0:
-        raise IndexError(f"index {index} is below its first word")
-    return index
+def place_of(address: int, nbytes: int) -> int:
+    """Where in memory, as numbers of so many bytes, an address leads. IndexError below 0, where Python would go on from
+    the end; ArithmeticError between two of them."""
+    place, past = divmod(address, nbytes)
+    if place < 0:
+        raise IndexError(f"index {place} is below its first word")
+    if past:
+        raise ArithmeticError(
+            f"address {address} holds no number of {nbytes} bytes: these lie at multiples of {nbytes}"
+        )
+    return place
 
 
 def divide(a: Any, b: Any) -> Any:
     """Of whole numbers, toward zero."""
     if isinstance(a, int) and isinstance(b, int):
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-    if b == 0:
-        return type(a)(-1)
+    if b == 0:  # all bits
+        return np.array(-1).astype(type(a))[()]
     quotient = int(a) // int(b) if (a < 0) == (b < 0) else -(abs(int(a)) // abs(int(b)))
     return np.array(quotient).astype(type(a))[()]
 
@@ -82,7 +88,8 @@ def typed(value: Any, kind: Any, at: SourceLocation) -> Any:
         if not limits.min <= int(value) <= limits.max:
             raise wrong(at, f"{value} does not fit {kind}, which holds {limits.min} to {limits.max}")
         return dtype.type(int(value))
-    return dtype.type(value)
+    with np.errstate(all="ignore"):  # what f16 has no number for is infinite
+        return dtype.type(value)
 
 
 def fits(of: Any, into: Any) -> bool:

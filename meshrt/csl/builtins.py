@@ -68,9 +68,9 @@ def _as_word(operand: Val, kind: Any, scope: Scope, line: int) -> Val:
     if not nbytes(kind) and kind is not INT:
         raise scope.wrong(line, f"@as of a {operand.type} to {kind}")
     if operand.known:
-        value = int(operand.value)
         if kind == BOOL:
-            return Val(kind, bool(value))
+            return Val(kind, bool(operand.value))
+        value = int(operand.value)
         return Val(kind, convert(value, NUMBERS[kind.name]) if is_number(kind) and kind is not INT else value)
     if kind == BOOL:
         return Val(kind, code=f"({operand.code} != 0)")

@@ -154,7 +154,7 @@ class WaferCore:
             self.running = None
             self.wake(self.t)
             return
-        except (IndexError, OverflowError, ZeroDivisionError) as error:
+        except (IndexError, ArithmeticError, RecursionError) as error:
             raise origin.failed_at(self, error) from error
         task.waits = waited
         if waited.over:

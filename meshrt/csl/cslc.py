@@ -79,11 +79,13 @@ def compile_(argv: list[str]) -> int:
 
 def parse_parameters(text: str) -> dict[str, int]:
     """'M:4,N:6'. CslError."""
-    parameters = {}
+    parameters: dict[str, int] = {}
     for part in filter(None, text.split(",")):
-        name, _, value = part.partition(":")
+        name, _, value = (word.strip() for word in part.partition(":"))
+        if name in parameters:
+            raise CslError(f"--params {text}: {name} is there twice, as {parameters[name]} and as {value}")
         try:
-            parameters[name.strip()] = int(value, 0)
+            parameters[name] = int(value, 0)
         except ValueError:
             raise CslError(f"--params {part}: NAME:NUMBER is asked for") from None
     return parameters

@@ -83,6 +83,9 @@ def _get_dsd(node: n.Builtin, scope: Scope) -> Val:
                 base = Val(at, int(base.value) + int(offset_by.value) * nbytes(element))
             else:
                 base = Val(at, code=f"({number(base)} + {number(offset_by)} * {nbytes(element)})")
+    for extent in extents:
+        if extent.known and int(extent.value) < 0:
+            raise scope.wrong(node.line, f"a vector of {extent.value} elements along an axis: 0 or more are")
     parts = {
         "base": base, "nbytes": nbytes(element), "extents": tuple(extents), "strides": tuple(strides),
         "dtype": dtype(element).str[1:], "index_offset": offset,
@@ -168,11 +171,25 @@ def _tensor(node: n.Access, scope: Scope) -> Any:
     if len(element.indices) != len(kind.sizes):
         raise scope.wrong(node.line, f"{len(element.indices)} indices for an array of {len(kind.sizes)} axes")
 
-    def at(index: n.Node, which: int | None) -> Val:
+    def at(index: n.Node, which: int | None, number: int = 1) -> Val:
         inner = scope.child()
         for letter, name in enumerate(node.names):
-            inner.names[name] = Val(INTEGER, int(letter == which))
+            inner.names[name] = Val(INTEGER, number * (letter == which))
         return expression(index, inner)
+
+    def check_affine(index: n.Node, which: int, zero: Val, first: Val) -> None:
+        """The second and the last are as many steps away; what is not known before the run is taken to be so."""
+        last = int(extents[which].value) - 1 if which < len(extents) and extents[which].known else 2
+        for number in sorted({min(2, last), last}):
+            reached = at(index, which, number)
+            if not (zero.known and first.known and reached.known):
+                return
+            step = int(first.value) - int(zero.value)
+            if int(reached.value) != int(zero.value) + number * step:
+                raise scope.wrong(
+                    node.line, f"tensor_access does not go in equal steps along {node.names[which]}: the index is"
+                    f" {zero.value} at 0, {first.value} at 1, {reached.value} at {number}"
+                )  # fmt: skip
 
     begin: list[tuple[Val, int]] = []
     steps: list[list[tuple[Val, Val, int]]] = [[] for _ in node.names]
@@ -183,7 +200,9 @@ def _tensor(node: n.Access, scope: Scope) -> Any:
         zero = at(index, None)
         begin.append((zero, stride))
         for which in range(len(node.names)):
-            steps[which].append((at(index, which), zero, stride))
+            first = at(index, which)
+            check_affine(index, which, zero, first)
+            steps[which].append((first, zero, stride))
     strides = tuple(_stride(axis_steps) for axis_steps in steps)
     return _start(begin, base, nbytes(kind.element)), tuple(extents), strides, kind.element
 

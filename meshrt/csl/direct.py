@@ -49,13 +49,21 @@ def _launched(
     for launch in launches:
         name, _, given = launch.partition(":")
         try:
-            arguments = tuple(float(text) if "." in text else int(text, 0) for text in filter(None, given.split(",")))
+            arguments = tuple(_number(text) for text in filter(None, given.split(",")))
         except ValueError:
             raise CslError(f"--launch {launch}: NAME or NAME:NUMBER,NUMBER is asked for") from None
         wafer.launch(name, arguments)
         wafer.idle()
     wafer.settle()
     return wafer
+
+
+def _number(text: str) -> int | float:
+    """A whole number, also by its base (0x10), or another. ValueError."""
+    try:
+        return int(text, 0)
+    except ValueError:
+        return float(text)
 
 
 def look(wafer: Wafer, name: str) -> dict[str, list[Any]]:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from meshrt.csl import nodes as n
-from meshrt.csl.arithmetic import bitcast, convert, divide, remainder, within
+from meshrt.csl.arithmetic import bitcast, convert, divide, place_of, remainder
 from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
 from meshrt.csl.expressions import expression, type_of_node
 from meshrt.csl.lvalues import store
-from meshrt.csl.modules import FUNCTION
+from meshrt.csl.modules import FUNCTION, natural_alignment
 from meshrt.csl.scope import Scope, Writer
 from meshrt.csl.statements import Returned, statement
 from meshrt.csl.types import BOOL, FLOAT, INT, NUMBERS, STRING, STRUCT, TYPE, TYPES, VOID, Callable, nbytes
@@ -94,7 +94,8 @@ def function(ref: FunctionRef, image: Any, before: list[tuple[str, Any]]) -> str
         arguments.append(argument)
         given = Val(kind, code=argument)
         if name in writer.taken and nbytes(kind):
-            spot = Val(kind, spot=MemoryAddress(image.allocate(nbytes(kind), name, scope.at(node.line))))
+            address = image.allocate(nbytes(kind), name, scope.at(node.line), natural_alignment(kind))
+            spot = Val(kind, spot=MemoryAddress(address))
             store(spot, given, scope, node.line)
             scope.names[name] = spot
         else:
@@ -169,13 +170,15 @@ def function_of(core: Any, ref: FunctionRef) -> Any:
 
 
 def numbers(kind: Any, begin: int, end: int, step: int) -> Any:
-    """The numbers of @range, of its type."""
+    """The numbers of @range, of its type. ArithmeticError."""
+    if not step:
+        raise ArithmeticError(f"@range from {begin} to {end} in steps of 0 has no end")
     return np.arange(begin, end, step).astype(kind)
 
 
 VIEWS = [f"m_{np.dtype(kind).name}" for kind in ("i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4")]
 SPACE: dict[str, Any] = {
     **NUMBERS, "convert": convert, "divide": divide, "remainder": remainder, "bitcast": bitcast, "numbers": numbers,
-    "within": within, "FunctionOf": function_of,
+    "place_of": place_of, "FunctionOf": function_of,
 }  # fmt: skip
 __all__ = ["BOOL", "FUNCTION", "TYPES", "expression"]

@@ -85,6 +85,8 @@ class Lowered:
         if value is None:
             row[0] = KIND["nothing"]
         elif isinstance(value, bool | int):
+            if not -(1 << 63) <= value < 1 << 63:
+                raise Missing
             row[1] = int(value)
         elif isinstance(value, float):  # cycles
             row[1:2].view(np.float64)[0] = value
@@ -93,7 +95,7 @@ class Lowered:
             if isinstance(value, np.floating):
                 row[1:2].view(np.float64)[0] = value
             else:
-                row[1] = int(value)
+                row[1:2].view(np.uint64)[0] = int(value) & ((1 << 64) - 1)
         elif isinstance(value, Dsr):
             row[:2] = KIND["register"], self.register(value)
         elif isinstance(value, Mem | Fab):

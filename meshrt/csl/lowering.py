@@ -19,7 +19,7 @@ STEPS = (
     "CONSTANT", "LOCAL", "SET_LOCAL", "LOAD", "STORE", "OBJECT", "SET_OBJECT", "BINARY", "UNARY", "NOT", "JUMP",
     "JUMP_IF_NOT", "SPEND", "CALL", "RETURN", "POP", "CONVERT", "BITCAST", "INTEGER", "SET_BASE", "SET_LENGTH",
     "SET_STRIDE", "INCREMENT", "POINTER", "LOAD_REGISTER", "START", "ACTIVATE", "BLOCK", "UNBLOCK", "UNBLOCK_COMMANDS",
-    "STAMP", "RESET_STAMPS", "COORDINATE", "MAP", "MAP_NEXT", "NATIVE", "IN_RANGE", "COPY", "HOLDS", "MISSING",
+    "STAMP", "RESET_STAMPS", "COORDINATE", "MAP", "MAP_NEXT", "NATIVE", "IN_RANGE", "COPY", "HOLDS", "PLACE", "MISSING",
 )  # fmt: skip
 NUMBER = {name: at for at, name in enumerate(STEPS)}
 VIEWS = {f"m_{np.dtype(of).name}": at for at, of in enumerate(TYPES) if 0 < at < 9}
@@ -355,8 +355,9 @@ class LoweredFunction:
             else:
                 kind = KIND[getattr(arguments[1], "id", "") if len(arguments) > 1 else name]
                 self.step("BITCAST" if name == "bitcast" else "CONVERT", kind)
-        elif name == "within":  # the machine looks by itself
+        elif name == "place_of":
             self.value(arguments[0])
+            self.step("PLACE", int(ast.literal_eval(arguments[1])).bit_length() - 1)
         elif name in DIVISIONS:
             self._two(DIVISIONS[name], *arguments)
         else:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from meshrt.csl.arithmetic import convert
 from meshrt.csl.conversions import code, enum_member
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import unknown
@@ -13,6 +14,7 @@ from meshrt.csl.scope import Scope
 from meshrt.csl.types import (
     BOOL,
     MODULE,
+    NUMBERS,
     STRUCT,
     TYPE,
     TYPES,
@@ -21,6 +23,7 @@ from meshrt.csl.types import (
     Enum,
     Pointer,
     dtype,
+    in_a_word,
     is_int,
     is_number,
     is_pointer,
@@ -47,11 +50,15 @@ def load(value: Val, scope: Scope) -> Val:
                 return value
             view = scope.image.memory.view(dtype(value.type))
             raw = view[spot.address // size]
+            if in_a_word(value.type):
+                raw = convert(raw, NUMBERS[value.type.name])
             return Val(
                 value.type, raw if is_number(value.type) else bool(raw) if value.type is BOOL else int(raw), spot=spot
             )
         scope.spend(COSTS.load)
         text = f"{view_of(value.type)}[{element_index(spot.address, size)}]"
+        if in_a_word(value.type):
+            text = f"convert({text}, {value.type})"
         return Val(value.type, code=f"({text} != 0)" if value.type is BOOL else text, spot=spot)
     if isinstance(spot, Slot):
         if scope.writer is None:
@@ -88,10 +95,9 @@ def view_of(kind: Any) -> str:
 
 
 def element_index(address: int | str, size: int) -> str:
-    if isinstance(address, int):
+    if isinstance(address, int) and address % size == 0:
         return str(address // size)
-    shift = {1: 0, 2: 1, 4: 2, 8: 3}[size]
-    return f"within(({address}) >> {shift})"
+    return f"place_of({address}, {size})"
 
 
 def pointed(pointer: Val, scope: Scope, line: int) -> Val:
@@ -164,12 +170,17 @@ def _known_element(array: Val, indices: list[Val], scope: Scope, line: int) -> V
         item = array.value[index]
         if isinstance(item, Val):
             item = item.value
+        elif in_a_word(array.type.element):
+            item = convert(item, NUMBERS[array.type.element.name])
         elif not is_number(array.type.element) and isinstance(item, np.generic):
             item = int(item)
         return Val(array.type.element, item, spot=Element(array.value, index))
     table = scope.image.constant(array.value)
     scope.spend(COSTS.load)
-    return Val(array.type.element, code=f"{table}[{', '.join(f'int({code(value, scope)})' for value in indices)}]")
+    text = f"{table}[{', '.join(f'int({code(value, scope)})' for value in indices)}]"
+    if in_a_word(array.type.element):
+        text = f"convert({text}, {array.type.element})"
+    return Val(array.type.element, code=text)
 
 
 def member(owner: Val, name: str, scope: Scope, line: int) -> Val:
@@ -186,6 +197,8 @@ def member(owner: Val, name: str, scope: Scope, line: int) -> Val:
             raise unknown(scope.at(line), f"name in {module.tree.path}", name, module.tree.declarations)
         return value
     if owner.type is STRUCT:
+        if owner.value is None:
+            raise scope.wrong(line, f".{name} of a struct that is a var: in the run only a const has fields")
         if name not in owner.value:
             raise unknown(scope.at(line), "field", name, owner.value)
         field: Val = owner.value[name]

@@ -89,7 +89,7 @@ def variable(node: n.Declaration, kind: Any, value: Val | None, scope: Scope, na
 
 def _allocated(node: n.Declaration, kind: Any, value: Any, scope: Scope) -> int:
     image = scope.module.image
-    address: int = image.allocate(nbytes(kind), node.name, scope.at(node.line), alignment(node, scope))
+    address: int = image.allocate(nbytes(kind), node.name, scope.at(node.line), alignment(node, kind, scope))
     if value is not None:
         size = nbytes(kind)
         of = dtype(kind.element if isinstance(kind, CslArray) else kind)
@@ -97,14 +97,20 @@ def _allocated(node: n.Declaration, kind: Any, value: Any, scope: Scope) -> int:
     return address
 
 
-def alignment(node: n.Declaration, scope: Scope) -> int:
-    """What align() says, or a word of 32 bits. CslError."""
+def alignment(node: n.Declaration, kind: Any, scope: Scope) -> int:
+    """What align() says, and at least a word of 32 bits, or one number of that type. CslError."""
+    least = natural_alignment(kind)
     if node.aligned is None:
-        return WORD
+        return least
     nbytes = known(node.aligned, scope, "an alignment").value
     if not isinstance(nbytes, int | np.integer) or nbytes < 1 or nbytes & (nbytes - 1):
         raise scope.wrong(node.line, f"align({nbytes}) of {node.name}: a power of two is asked for")
-    return max(WORD, int(nbytes))
+    return max(least, int(nbytes))
+
+
+def natural_alignment(kind: Any) -> int:
+    """A word of 32 bits, or more where a number is wider: memory is looked at as numbers of one width."""
+    return max(WORD, int(dtype(kind.element if isinstance(kind, CslArray) else kind).itemsize))
 
 
 def initial_value(kind: Any) -> Any:

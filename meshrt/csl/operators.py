@@ -27,6 +27,8 @@ from meshrt.csl.types import (
 )
 from meshrt.csl.values import Val
 
+MOST_BITS = 128  # that a shift is by: twice the widest type, for numbers that have none yet
+
 
 def unary(op: str, operand: Val, scope: Scope, line: int) -> Val:
     """! - ~ of a value. CslError."""
@@ -34,8 +36,9 @@ def unary(op: str, operand: Val, scope: Scope, line: int) -> Val:
         if operand.type != BOOL:
             raise scope.wrong(line, f"! of a {operand.type}, which is no bool")
         return Val(BOOL, not operand.value) if operand.known else Val(BOOL, code=f"(not {operand.code})")
-    if not is_number(operand.type):
-        raise scope.wrong(line, f"{op} of a {operand.type}, which is no number")
+    if not (is_number(operand.type) if op == "-" else is_int(operand.type)):
+        wanted = "number" if op == "-" else "whole number"
+        raise scope.wrong(line, f"{op} of a {operand.type}, which is no {wanted}")
     if operand.known:
         with np.errstate(all="ignore"):
             return Val(operand.type, -operand.value if op == "-" else ~operand.value)
@@ -68,6 +71,8 @@ def binary(op: str, a: Val, b: Val, scope: Scope, line: int) -> Val:
     if op in ("<<", ">>"):
         if not (is_int(a.type) and is_int(b.type)):
             raise scope.wrong(line, f"{op} of {a.type} and {b.type}: whole numbers are shifted")
+        if b.known and not 0 <= int(b.value) <= MOST_BITS:
+            raise scope.wrong(line, f"{op} by {b.value}: a shift is by 0 to {MOST_BITS} bits")
         if a.known and b.known:
             b = Val(a.type, typed(b.value, a.type, scope.at(line)))
         elif a.type is INT:
@@ -103,7 +108,7 @@ def binary(op: str, a: Val, b: Val, scope: Scope, line: int) -> Val:
 def _compute(op: str, a: Val, b: Val, scope: Scope, line: int) -> Any:
     x, y = a.value, b.value
     if op in "/%":
-        if is_int(a.type) and y == 0:
+        if (is_int(a.type) or a.type is FLOAT) and y == 0:
             raise scope.wrong(line, f"{x} {op} 0")
         if op == "%":
             return remainder(x, y)

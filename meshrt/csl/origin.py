@@ -40,4 +40,7 @@ def failed_at(core: Any, error: BaseException) -> Any:
         trace = trace.tb_next
     if isinstance(error, IndexError):
         return MemoryLimit(f"{location(core, at)}: an access leads out of a core's {core.nbytes:,} bytes: {error}")
+    if isinstance(error, RecursionError):
+        limit = sys.getrecursionlimit()
+        return CslError(f"{location(core, at)}: functions call each other {limit} deep, which is the limit: use a loop")
     return CslError(f"{location(core, at)}: {error}")

@@ -83,7 +83,7 @@ def _declaration(node: n.Declaration, scope: Scope) -> None:
 
 def _stack(node: n.Declaration, kind: Any, value: Val | None, scope: Scope) -> None:
     """A local array, or a local whose address is taken: at one address, as functions do not call themselves in it."""
-    address = scope.image.allocate(nbytes(kind), node.name, scope.at(node.line), alignment(node, scope))
+    address = scope.image.allocate(nbytes(kind), node.name, scope.at(node.line), alignment(node, kind, scope))
     spot = Val(kind, spot=MemoryAddress(address))
     scope.names[node.name] = spot
     if value is not None:

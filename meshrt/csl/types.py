@@ -118,10 +118,15 @@ def nbytes(kind: Any) -> int:
     return kind.nbytes if isinstance(kind, Simple) else 0
 
 
+def in_a_word(kind: Any) -> bool:
+    """Is it a number of 8 bits, which lies in a word of 16 and is counted with as 8?"""
+    return isinstance(kind, Simple) and kind.name in ("i8", "u8")
+
+
 def dtype(kind: Any) -> Any:
     """How NumPy holds one in memory. Of a type that has `nbytes`."""
     if isinstance(kind, Pointer | Enum):
         return np.dtype(np.uint16)
-    if kind.name in ("i8", "u8"):
+    if in_a_word(kind):
         return np.dtype(np.int16 if kind.name == "i8" else np.uint16)
     return np.dtype(kind.dtype)

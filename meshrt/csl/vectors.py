@@ -154,7 +154,9 @@ def _moved(dsd: Mem, base: int) -> Mem:
 
 
 def set_length(dsd: Any, length: Any) -> Any:
-    """The vector, in memory along its first axis, of so many elements."""
+    """The vector, in memory along its first axis, of so many elements. ArithmeticError."""
+    if length < 0:
+        raise ArithmeticError(f"@set_dsd_length to {length}: 0 or more are")
     if isinstance(dsd, Mem):
         extents = (int(length), *dsd.extents[1:])
         return Mem(dsd.base, dsd.nbytes, extents, dsd.strides, dsd.dtype, dsd.index_offset)

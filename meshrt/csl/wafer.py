@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from meshrt.csl import commands, origin
-from meshrt.csl.arithmetic import convert
 from meshrt.csl.blocks import NEVER, Far, WaferBlock, turns
 from meshrt.csl.compiled import machine_of
 from meshrt.csl.core import WaferCore
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import CslError, Deadlock, NoRoute
+from meshrt.csl.exported import argument
 from meshrt.csl.expressions import type_of_node
 from meshrt.csl.filters import Counter
 from meshrt.csl.functions import function
@@ -338,10 +338,10 @@ class Wafer:
             ref = exported.value
             python = function(ref, core.image, [])
             scope = Scope(ref.module)
-            kinds = [dtype(type_of_node(kind, scope)) for _, kind, _ in ref.node.parameters]
+            kinds = [type_of_node(kind, scope) for _, kind, _ in ref.node.parameters]
             if len(kinds) != len(arguments):
                 raise CslError(f"{name} takes {len(kinds)} arguments, the host gives {len(arguments)}")
-            given = tuple(convert(value, kind) for value, kind in zip(arguments, kinds, strict=True))
+            given = tuple(argument(name, value, kind) for value, kind in zip(arguments, kinds, strict=True))
             core.commands.append((core.image.space[python], given))
             core.wake(core.t)
 

@@ -14,10 +14,11 @@ from meshrt.errors import UsageError, nearest
 from meshrt.mesh.device import ENERGY, Device
 from meshrt.mesh.presets import PRESETS
 
-# Keys that say nothing without another, as the device asks for that one first.
+# Keys that say nothing without one of others, as the device asks for those first.
 WITH = {
-    "adds_per_cycle_16": "adds_per_cycle", "chunk_cycles_16": "chunk_cycles", "matrix_passes": "matrix_unit",
-    "die_cycles": "die_rows",
+    "adds_per_cycle_16": ("adds_per_cycle",), "chunk_cycles": ("macs_per_cycle", "macs_per_cycle_16", "adds_per_cycle"),
+    "chunk_cycles_16": ("chunk_cycles",), "matrix_passes": ("matrix_unit",), "die_cycles": ("die_rows",),
+    "die_rows": ("die_cycles",),
 }  # fmt: skip
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
@@ -52,9 +53,13 @@ def read_device(path: str) -> Device:
         raise UsageError(f'--device {path}: it has no name; write name = "mine"')
     device = Device(**{key: _checked(path, key, value, kinds) for key, value in numbers.items()})
     defaults = {field.name: field.default for field in fields(Device)}
-    for key, other in WITH.items():
-        if getattr(device, key) != defaults[key] and getattr(device, other) is None:
-            raise UsageError(f"--device {path}: {key} is nothing without {other}: give both, or leave it away")
+    given = {key for key in kinds if getattr(device, key) != defaults[key]}
+    for key, others in WITH.items():
+        if key == "chunk_cycles" and device.chunk_cycles == 0:
+            continue  # no cost, as without
+        if key in given and not given.intersection(others):
+            wanted = " or ".join(others)
+            raise UsageError(f"--device {path}: {key} is nothing without {wanted}: give both, or leave it away")
     return device
 
 

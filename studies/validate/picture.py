@@ -2,13 +2,14 @@
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 
 from meshrt.ranks.files import write_file
 from meshrt.studies.validate.errors import Compared
 
 
 def draw(path: str, compared: Sequence[Compared]) -> None:
-    """A column of two panels a kernel: emulated over measured, and their ratio; rows of each use in a colour. A PNG.
+    """A column of two panels a kernel: emulated over measured, and their ratio; rows of each use in a colour.
 
     No display is needed, and none of matplotlib's own settings are changed.
     """
@@ -41,5 +42,5 @@ def draw(path: str, compared: Sequence[Compared]) -> None:
         if own:
             both.legend()
     image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=120)
+    figure.savefig(image, format=Path(path).suffix.removeprefix("."), dpi=120)
     write_file("--png", path, lambda stream: stream.write(image.getvalue()))

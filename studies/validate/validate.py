@@ -39,6 +39,7 @@ def validate(
     rows = [
         row for path in files or [DATA / kind.file for kind in kinds if kind.file] for row in read_rows(path, kinds)
     ]
+    count = len(rows)
     there_are = list(dict.fromkeys(row.kind.kernel(row.sizes) for row in rows))
     if wrong := [name for name in kernels if name not in there_are]:
         hint = nearest(wrong[0], there_are, f"there are {', '.join(there_are)}")
@@ -49,7 +50,12 @@ def validate(
     if sample is not None:
         rows = _sampled(rows, sample)
     if not rows:
-        raise UsageError("there are no such rows")
+        said = [f"--only {name}" for name in kernels] + [f"--use {use}" for use in uses]
+        said += [] if largest is None else [f"--largest {largest}"]
+        raise UsageError(
+            f"none of {count} rows is left by {' '.join(said)}: leave one of these away" if count
+            else f"there are no rows in {', '.join(map(str, files))}: a line for each is wanted below the header"
+        )  # fmt: skip
     emulated = _emulate(comm, console, rows, show, kept)
     return [Compared(row, outcome) for row, outcome in zip(rows, emulated, strict=True)]
 

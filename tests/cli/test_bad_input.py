@@ -131,6 +131,10 @@ LINES: dict[str, tuple[list[str], list[str]]] = {
         ["--system", "'lader'", "Did you mean ladder?"],
     ),
     "kind": (["fuzz", "--only", "nothing"], ["nothing", "loaders"]),
+    "seconds that are no number": (["fuzz", "--seconds", "nan"], ["--seconds", "nan is not in the range 0<=x<="]),
+    "seconds of a script that are no number": (
+        ["csl", "check", ".", "--timeout", "nan"], ["--timeout", "nan is not in the range 0<x<="],
+    ),
 }  # fmt: skip
 
 

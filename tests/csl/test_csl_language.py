@@ -34,11 +34,24 @@ def out_of(folder: Path, kind: str, count: int, body: str, before: str = "", **h
         ("f32", "math.sqrt(@as(f32, b))", float(np.sqrt(np.float32(250)))),
         ("i16", "@as(i16, @as(f32, a) / 7.0)", 42),
         ("i16", "@as(i16, (a > b) and !(b > a))", 1),
+        ("u64", "wide * wide + 4", (1 << 34) ** 2 % (1 << 64) + 4),  # wraps to 0; lies behind 6 bytes
+        ("u64", "@as(u64, 1) << 63", 1 << 63),
+        ("u16", "@as(u16, byte + byte) + @as(u16, @bitcast(u8, signed) - 1)", 144 + 127),  # of 8 bits each
+        ("u16", "@as(u16, b) / none", 0xFFFF),
+        ("i16", "@as(i16, @as(bool, 0.5))", 1),
     ],
 )
 def test_expressions(tmp_path: Path, kind: str, expression: str, value: float) -> None:
-    before = 'const math = @import_module("<math>"); var a: i16 = 300; var b: i16 = 250;'
+    before = 'const math = @import_module("<math>"); var a: i16 = 300; var b: i16 = 250; var none: u16 = 0;'
+    before += " var byte: u8 = 200; var signed: i8 = -128; var wide: u64 = 1 << 34;"
     assert out_of(tmp_path, kind, 1, f"out[0] = {expression};", before) == [value]
+
+
+def test_a_pointer_into_the_midst_of_an_array(tmp_path: Path) -> None:
+    """Is shown up to the array's end."""
+    body = "var all: [5]i16; var out: [*]i16 = &all[3]; fn main() void { all[4] = 7; sys.unblock_cmd_stream(); }"
+    body += "comptime { @export_symbol(out); @export_symbol(main); }"
+    assert run(tmp_path, body)[0] == [[0, 7]]
 
 
 def test_statements(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The compiled machine does what Python does, to the bit: memory, clocks, what cores hold, what is counted."""
 
+import signal
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -23,6 +25,8 @@ var c: [8]i32 = @zeros([8]i32);
 var d: [8]u32 = @zeros([8]u32);
 var e: [16]f16 = @zeros([16]f16);
 var f: [16]f32 = @zeros([16]f32);
+var bytes: [3]u8 = @constants([3]u8, 200);
+var wide: [2]u64 = @zeros([2]u64);
 const math = @import_module("<math>");
 fn half(x: f16) f16 { return x / 3.0 - 0.5; }
 fn main() void {
@@ -40,6 +44,8 @@ fn main() void {
     d[k] = @bitcast(u32, c[k]) * 2654435761 | @as(u32, b[k]);
     c[k - 1] = ~c[k] - @as(i32, @as(i16, f[k]));
   }
+  bytes[i & 1] += bytes[2];
+  wide[i & 1] = (@as(u64, 1) << 63) + @as(u64, bytes[0] + bytes[0]);
   e[13] = math.exp_f16(@as(f16, 11.5));
   e[15] = @as(f16, f[11] * 1.0e6);
   e[14] = -e[15];
@@ -193,6 +199,23 @@ def test_the_same_bits(body: str, routes: str, width: int, tmp_path: Path, monke
         ):
             assert getattr(core, name) == getattr(other, name), name
         assert {color: until for color, until in core.sent.items() if until} == other.sent
+
+
+def test_a_loop_without_an_end_hears_signals(tmp_path: Path) -> None:
+    """It is one event."""
+
+    def told(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    layout = write(tmp_path, "var a: u16 = 0; fn main() void { while (true) { a += 1; } }" + END)
+    before = signal.signal(signal.SIGVTALRM, told)
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.01)
+        with pytest.raises(KeyboardInterrupt):
+            _run(layout, 1)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 @pytest.mark.parametrize(

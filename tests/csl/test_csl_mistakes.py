@@ -7,6 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from meshrt.commands.csl import command
+from meshrt.csl.errors import CslError
+from meshrt.csl.exported import argument
+from meshrt.csl.types import TYPES
 from meshrt.errors import UsageError
 from tests.mpi_jobs import Finished
 
@@ -22,7 +25,9 @@ GIVEN = ("--params", "n:5,width:3")
         (("run", "nothere", "--", "bash", "run.sh"), "nothere is not there"),
         (("run", GEMV), "say how it runs, such as: meshrt csl run"),
         (("run", GEMV, "--", "nothere"), "nothere cannot be run in .*: No such file or directory; .* -- bash"),
-        (("run", GEMV, *GIVEN, "--", "bash", "run.sh"), "--params, --launch and --show are for a layout"),
+        (("run", GEMV, *GIVEN, "--", "bash", "run.sh"), "--params, --arch, --launch and --show are for a layout"),
+        (("run", GEMV, "--arch", "wse2", "--", "bash", "run.sh"), "--arch, --launch and --show are for a layout"),
+        (("run", SHIFT, "--params", "n:5,width:3,n:6"), "--params n:5,width:3,n:6: n is there twice, as 5 and as 6"),
         (("run", SHIFT, *GIVEN, "--", "bash", "run.sh"), "is a layout and runs by itself"),
         (("run", SHIFT), r"layout\.csl:3: parameter width is used and was not given"),
         (("run", SHIFT, "--params", "m:5"), r"--params m: layout\.csl has n, width$"),
@@ -40,6 +45,25 @@ def test_one_message(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         assert ran.exception is not None
         raise ran.exception
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "message"),
+    [
+        (70000, "i16", "f is given 70000 for a i16, which holds whole numbers of 16 bits"),
+        (1.5, "u32", "f is given 1.5 for a u32, which holds whole numbers of 32 bits"),
+        (float("inf"), "i8", "f is given inf for a i8, which holds whole numbers of 8 bits"),
+        (7e4, "f16", "f is given 70000.0 for a f16, which holds numbers up to 65504"),
+    ],
+)
+def test_an_argument_of_which_something_would_be_lost(value: float, kind: str, message: str) -> None:
+    with pytest.raises(CslError, match=message):
+        argument("f", value, TYPES[kind])
+
+
+def test_an_argument_is_taken_by_its_bits() -> None:
+    assert [int(argument("f", value, TYPES["i16"])) for value in (0xFFFF, -1, 3.0)] == [-1, -1, 3]
+    assert argument("f", float("inf"), TYPES["f16"]) == float("inf")
 
 
 @pytest.mark.parametrize(

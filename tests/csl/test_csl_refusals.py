@@ -10,6 +10,7 @@ from meshrt.csl.errors import ColorLimit, CslError, Deadlock, MemoryLimit, NoRou
 from tests.csl_programs import run, write
 
 END = "comptime { @export_symbol(main); }\n"
+ACCESS = "var a: [9]i16; var d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{%s} -> a[%s] });"
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,18 @@ END = "comptime { @export_symbol(main); }\n"
         ("var a: [4]i16; fn main() void { a[4] = 1; }", r"core\.csl:6: index 4 of an axis of 4"),
         ("fn main() void { var x = @get_dsd(mem1d_dsd, .{ .extend = 3 }); }", r"no field 'extend': did you mean"),
         ("const d = @get_dsr(dsr_src1, 3); fn main() void { @fmovh(d, d); }", r"core\.csl:6: core .*register 3"),
+        ("const a = 1 << -1; fn main() void { _ = a; }", r"core\.csl:6: << by -1: a shift is by 0 to 128 bits"),
+        ("const a = 1.5 / 0.0; fn main() void { _ = a; }", r"core\.csl:6: 1\.5 / 0"),
+        ("const a = ~1.5; fn main() void { _ = a; }", r"core\.csl:6: ~ of a comptime_float, which is no whole number"),
+        ("fn f(n: i16) i16 { return f(n + 1); } fn main() void { _ = f(0); }", r"core\.csl:6: .* 1000 deep, .*: use"),
+        ("var s: i16 = 0; fn main() void { for (@range(i16, 0, 9, s)) |i| { _ = i; } }", "9 in steps of 0 has no en"),
+        (f"{ACCESS % ('4', 'i * i')} fn main() void {{ @mov16(d, 1); }}", "steps along i: .* 0 at 0, 1 at 1, 4 at 2"),
+        (f"{ACCESS % ('9', 'i / 4')} fn main() void {{ @mov16(d, 1); }}", "equal steps along i: .* 0 at 1, 2 at 8"),
+        (f"{ACCESS % ('-1', 'i')} fn main() void {{ @mov16(d, 1); }}", r"core\.csl:6: a vector of -1 elements"),
+        (f"{ACCESS % ('4', 'i')} var k: i16 = -2; fn main() void {{ d = @set_dsd_length(d, k); @mov16(d, 1); }}",
+         r"core\.csl:6: .* @set_dsd_length to -2: 0 or more are"),
+        ("fn main() void { var t = .{ .a = @as(i16, 4) }; _ = t.a; }", r"core\.csl:6: \.a of a struct that is a var"),
+        ("var a: f16 = 1.5; fn main() void { a = ~a; }", r"core\.csl:6: ~ of a f16, which is no whole number"),
     ],
 )  # fmt: skip
 def test_programs_that_are_wrong(tmp_path: Path, body: str, message: str) -> None:
@@ -41,10 +54,26 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
         run(tmp_path, body + END)
 
 
-def test_an_access_out_of_memory(tmp_path: Path) -> None:
-    body = "var a: [4]f32; var p: [*]f32 = &a; var i: i16 = 20000; fn main() void { p[i] = 1.0; }"
-    with pytest.raises(MemoryLimit, match=r"core\.csl:6: core \(0, 0\): an access leads out of a core's 49,152 bytes"):
-        run(tmp_path, body + END)
+VECTOR = "const d = @get_dsd(mem1d_dsd, .{{ .base_address = {}, .extent = {} }}); @fmovs(d, 1.0);"
+HALVES = "var a: [4]u16; var p: [*]f32 = @ptrcast([*]f32, &a[1]); var i: i16 = 1;"
+
+
+@pytest.mark.parametrize(
+    ("before", "code", "error", "message"),
+    [
+        ("var a: [4]f32; var p: [*]f32 = &a; var i: i16 = 20000;", "p[i] = 1.0;", MemoryLimit,
+         "an access leads out of a core's 49,152 bytes"),
+        ("var a: [4]f32;", VECTOR.format("&a", 20000), MemoryLimit,
+         "a vector of 20000 elements .* leads to 79996, out of a core's 49,152 bytes"),
+        (HALVES, "p[i] = 1.0;", CslError, "address 6 holds no number of 4 bytes: these lie at multiples of 4"),
+        (HALVES, VECTOR.format("@ptrcast([*]f32, &a[1])", 1), CslError,
+         "a vector of 1 numbers of 4 bytes begins at address 2: these lie at multiples of 4"),
+    ],
+)  # fmt: skip
+def test_an_access_out_of_memory(before: str, code: str, error: type[CslError], message: str, tmp_path: Path) -> None:
+    """And between two numbers, where the one before would be taken."""
+    with pytest.raises(error, match=rf"core\.csl:6: core \(0, 0\): {message}"):
+        run(tmp_path, f"{before} fn main() void {{ {code} }}" + END)
 
 
 SEND = """

@@ -145,6 +145,8 @@ def test_a_preset_written_and_read_is_itself(name: str, tmp_path: Path) -> None:
         ('name = "a"\nadds_per_cycle_16 = 2', "adds_per_cycle_16 is nothing without adds_per_cycle"),
         ('name = "a"\nmatrix_passes = 2', "matrix_passes is nothing without matrix_unit"),
         ('name = "a"\ndie_cycles = 2', "die_cycles is nothing without die_rows"),
+        ('name = "a"\ndie_rows = 2', "die_rows is nothing without die_cycles"),
+        ('name = "a"\nchunk_cycles = 2', "nothing without macs_per_cycle or macs_per_cycle_16 or adds_per_cycle: give"),
         ('name = "a', "is no TOML"),
     ],
 )

@@ -189,7 +189,7 @@ def test_constants_come_from_fit_rows_alone(monkeypatch: pytest.MonkeyPatch, tmp
         (f"{GEMM_HEADER}\n16,1,1,1,fast\n", "line 2, cycles_mean: 'fast' is not a number"),
         (f"{GEMM_HEADER}\n16,1,1\n", "line 2: it has not as many cells as the header, 5"),
         (f"{GEMM_HEADER},use\n16,1,1,1,100,fitted\n", "line 2: use is 'fitted'; there are check, fit, outlier, lone"),
-        (GEMM_HEADER + "\n", "there are no such rows"),
+        (GEMM_HEADER + "\n", r"there are no rows in .*mine\.csv: a line for each is wanted below the header"),
         ("", "mine.csv: it is empty; its first line has to name the columns"),
         (
             f"{TRN1_HEADER}\nLlama-3-8B,8,8,int4,1,1\n",
@@ -254,7 +254,8 @@ def test_a_row_that_the_machine_has_no_room_for_is_refused_and_told(tmp_path: Pa
     assert (of.rows, of.refused, of.median_error, of.worst_error) == (3, 2, 0.0, 0.0)
     lines = [line for line in said(compared[:1], False) if isinstance(line, str)]
     assert "  check: 1 row, all refused" in lines and lines[-1].startswith("  [1] 1 row: ")
-    draw(str(tmp_path / "refused.png"), compared[:1])  # without a warning, which would be an error here
+    draw(str(tmp_path / "refused.svg"), compared[:1])  # without a warning, which would be an error here
+    assert (tmp_path / "refused.svg").read_text().startswith("<?xml")  # as the name says
 
 
 def _cycles(*size: int) -> float:
@@ -308,6 +309,8 @@ def test_only_chosen_kernels_and_uses_are_run(tmp_path: Path, comm: Any) -> None
     assert {(comparison.kernel, comparison.row.use) for comparison in chosen} == {("MeshGEMV", "fit")}
     with pytest.raises(UsageError, match="no row is of the kernel 'SUMMA': there are MeshGEMM, MeshGEMV"):
         validate(comm, Console(), files, ["SUMMA"])
+    with pytest.raises(UsageError, match=r"none of 10 rows is left by --use lone --largest 1: leave one of these away"):
+        validate(comm, Console(), files, uses=["lone"], largest=1)
     assert document(comm, chosen, 0.0)["kernels"]["MeshGEMV"]["rows"] == 0  # none of these is `check`
 
 

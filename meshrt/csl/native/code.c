@@ -6,8 +6,10 @@ enum {
     CONSTANT, LOCAL, SET_LOCAL, LOAD, STORE, OBJECT, SET_OBJECT, BINARY, UNARY, NOT, JUMP, JUMP_IF_NOT, SPEND, CALL,
     RETURN, POP, CONVERT, BITCAST, INTEGER, SET_BASE, SET_LENGTH, SET_STRIDE, INCREMENT, POINTER, LOAD_REGISTER, START,
     ACTIVATE, BLOCK, UNBLOCK, UNBLOCK_COMMANDS, STAMP, RESET_STAMPS, COORDINATE, MAP, MAP_NEXT, NATIVE, IN_RANGE, COPY,
-    HOLDS, MISSING,
+    HOLDS, PLACE, MISSING,
 };
+
+enum { DEEPEST = 10000 }; /* calls within calls, far above Python's limit */
 
 static void grow(Machine *machine, Core *core, int64_t wanted)
 {
@@ -28,6 +30,8 @@ void push_value(Machine *machine, Core *core, Value value)
 void begin_function(Machine *machine, Core *core, int64_t function)
 {
     const Function *of = &machine->functions[function];
+    if (core->depth >= DEEPEST)
+        machine->gives_up = 1; /* functions that call themselves without an end: Python, which has a limit, says so */
     if (core->depth == core->frame_room) {
         const int64_t wider = core->frame_room ? 2 * core->frame_room : 8;
         core->frames = more(machine, core->frames, wider * (int64_t)sizeof *core->frames);
@@ -141,7 +145,11 @@ int run_code(Machine *machine, Core *core)
         case BINARY: top[-2] = binary(machine, a, top[-2], top[-1]), core->top--; break;
         case UNARY: top[-1] = unary(machine, a, top[-1]); break;
         case NOT: top[-1] = word(!truth(top[-1])); break;
-        case JUMP: frame->at = a; break;
+        case JUMP: /* a loop that has no end is one event */
+            if (a <= frame->at && !(++machine->turns & 0xfffff) && interrupted())
+                machine->gives_up = 1;
+            frame->at = a;
+            break;
         case JUMP_IF_NOT:
             core->top--;
             if (!truth(top[-1]))
@@ -160,6 +168,12 @@ int run_code(Machine *machine, Core *core)
         case POP: core->top--; break;
         case CONVERT: top[-1] = convert(machine, top[-1], a); break;
         case BITCAST: top[-1] = bitcast(top[-1], a); break;
+        case PLACE: /* of numbers of 2 to the a bytes; Python says what is wrong with an address between two */
+            if (top[-1].kind != WORD || top[-1].i & ((1 << a) - 1))
+                machine->gives_up = 1;
+            else
+                top[-1].i >>= a;
+            break;
         case INTEGER: top[-1] = is_float(top[-1].kind) ? word((int64_t)top[-1].f) : word(top[-1].i); break;
         case SET_BASE:
         case SET_LENGTH:
@@ -167,7 +181,8 @@ int run_code(Machine *machine, Core *core)
         case INCREMENT:
             core->top--;
             if (top[-2].kind != VECTOR || (top[-2].vector.fabric && code[0] != SET_LENGTH) ||
-                (!top[-2].vector.axes && code[0] != SET_BASE && code[0] != INCREMENT) || top[-1].kind >= NOTHING) {
+                (!top[-2].vector.axes && code[0] != SET_BASE && code[0] != INCREMENT) || top[-1].kind >= NOTHING ||
+                (code[0] == SET_LENGTH && top[-1].i < 0)) {
                 machine->gives_up = 1;
                 break;
             }
@@ -230,6 +245,8 @@ int run_code(Machine *machine, Core *core)
             return ASKS;
         case IN_RANGE: /* of a number that goes from `begin` to `end` by `step` */
             value = core->stack[frame->base + a];
+            if (!core->stack[frame->base + a + 2].i)
+                machine->gives_up = 1;
             if (core->stack[frame->base + a + 2].i >= 0 ? value.i >= core->stack[frame->base + a + 1].i
                                                         : value.i <= core->stack[frame->base + a + 1].i)
                 frame->at = b;

@@ -213,7 +213,7 @@ typedef struct {
     const Map *maps;
     Costs costs;
     Event *heap;
-    int64_t events_waiting, heap_room, events;
+    int64_t events_waiting, heap_room, events, turns; /* turns of loops, all together */
     double now;
     int64_t wavelets, hops, most_hops;
     int gives_up;
@@ -293,6 +293,9 @@ void resume(Machine *machine, Core *core, Pending *pending);
 enum { TRAIN, NOTE }; /* what ranks say to each other */
 int64_t *say(Machine *machine, int64_t rank, int64_t count);
 int meet(Machine *machine);
+
+/* module.c */
+int interrupted(void); /* has a signal raised an exception of Python's? */
 
 /* code.c */
 enum { ENDED, WAITS, ASKS };

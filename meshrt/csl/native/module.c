@@ -15,6 +15,11 @@ enum {
     FIELDS = ARGUMENTS + 1 + 8
 };
 
+int interrupted(void)
+{
+    return PyErr_CheckSignals() != 0;
+}
+
 /* All events before `until`. */
 static void window(Machine *machine)
 {
@@ -23,7 +28,7 @@ static void window(Machine *machine)
         Core *core = &machine->cores[event.core];
         machine->now = event.time;
         machine->events++;
-        if (!(machine->events & 0xfffff) && PyErr_CheckSignals())
+        if (!(machine->events & 0xfffff) && interrupted())
             machine->gives_up = 1;
         if (event.kind == RUN)
             run(machine, core, event.time);

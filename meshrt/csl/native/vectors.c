@@ -25,7 +25,7 @@ int positions(Machine *machine, const Vector *vector, int64_t size, int64_t begi
 {
     const int64_t first = vector->base / size, limit = machine->nbytes / size;
     int64_t step = vector->nbytes / size, low = first, high = first;
-    if (vector->base < 0)
+    if (vector->base < 0 || vector->base % size)
         return machine->gives_up = 1, 0;
     if (!step)
         step = 1;
