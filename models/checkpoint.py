@@ -177,14 +177,14 @@ def _check_one_head(checkpoint: Checkpoint, config: Config) -> None:
     if not config.tie_word_embeddings or head not in checkpoint.tensors:
         return
     rows = np.linspace(0, config.vocab_size - 1, min(64, config.vocab_size)).astype(np.intp)
-    same = checkpoint.shape(head) == checkpoint.shape(embedding) and np.array_equal(
-        *(checkpoint.read(name, rows).astype(np.float32) for name in (embedding, head)), equal_nan=True
+    if checkpoint.shape(head) == checkpoint.shape(embedding):
+        ours, other = (checkpoint.read(name, rows).astype(np.float32) for name in (embedding, head))
+        if np.array_equal(ours, other):
+            return
+    raise ModelError(
+        f"{checkpoint.folder}: config.json has tie_word_embeddings, but the checkpoint has {head}, which is not"
+        f" {embedding}; set tie_word_embeddings to false, or remove the tensor"
     )
-    if not same:
-        raise ModelError(
-            f"{checkpoint.folder}: config.json has tie_word_embeddings, but the checkpoint has {head}, which is not"
-            f" {embedding}; set tie_word_embeddings to false, or remove the tensor"
-        )
 
 
 def _read_shards(folder: Path, index: Path) -> dict[str, StoredTensor]:

@@ -240,9 +240,9 @@ def _read_gelu(read: Keys) -> str:
     """
     key, default = "hidden_activation", "gelu_pytorch_tanh"
     both = Keys(read.data, read.source)
-    old = both.get("hidden_act", str, default)
-    new, old = both.get(key, str, default), default if old == "gelu" else old
-    if new != old:
+    new: str = both.get(key, str, default)
+    old: str = both.get("hidden_act", str, default)
+    if new != (old := default if old == "gelu" else old):
         raise both.bad(key, f"is {new!r} and 'hidden_act' {old!r}, by default {default}; set both, to the same")
     return new
 
