@@ -347,8 +347,11 @@ def test_windows_predict_every_token_once(count: int) -> None:
 def test_long_texts_keep_to_the_models_positions(tmp_path: Path) -> None:
     config = read_config(BASE)
     (tmp_path / "long.txt").write_text("a fox " * 2000)
-    sequences = file_sequences(config, load_tokenizer(BASE), tmp_path / "long.txt")
-    assert max(map(len, sequences)) == config.max_positions + 1
+    (tmp_path / "marked.txt").write_text("\ufeff" + "a fox " * 2000, encoding="utf-8")  # as some editors do
+    sequences, marked = (
+        file_sequences(config, load_tokenizer(BASE), tmp_path / name) for name in ("long.txt", "marked.txt")
+    )
+    assert max(map(len, sequences)) == config.max_positions + 1 and marked == sequences
 
 
 def test_recorded_inputs_are_those_of_every_matrix() -> None:
