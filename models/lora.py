@@ -28,7 +28,7 @@ from meshrt.models.perplexity import perplexity
 from meshrt.models.reference import load_weights
 from meshrt.models.stories import HELD_OUT_SEED, HELD_OUT_STORIES
 from meshrt.models.texts import story_sequences
-from meshrt.models.tokenizer import load_tokenizer
+from meshrt.models.tokenizer import FOR_TEXT, load_tokenizer
 from meshrt.models.torchmodel import Llama, tensor_name
 from meshrt.models.train import fit
 
@@ -79,7 +79,7 @@ def merge(factors: list[nn.Linear]) -> None:
 
 def recover(args: argparse.Namespace, folder: Path) -> None:
     """Trains, and writes the folder."""
-    config, tokenizer, checkpoint = read_config(folder), load_tokenizer(folder), open_checkpoint(folder)
+    config, tokenizer, checkpoint = read_config(folder), load_tokenizer(folder, FOR_TEXT), open_checkpoint(folder)
     if not config.factored:
         raise ModelError(f"{folder}: has no matrix in factors; write one with `meshrt compress`")
     model = read_model(folder)
@@ -115,7 +115,7 @@ def recover(args: argparse.Namespace, folder: Path) -> None:
 def held_out_perplexity(folder: Path) -> float:
     """On the held-out stories, by the NumPy reference."""
     config = read_config(folder)
-    test = story_sequences(config, load_tokenizer(folder), HELD_OUT_SEED, HELD_OUT_STORIES)
+    test = story_sequences(config, load_tokenizer(folder, FOR_TEXT), HELD_OUT_SEED, HELD_OUT_STORIES)
     return perplexity(config, load_weights(folder, np.float32), test)
 
 

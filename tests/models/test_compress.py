@@ -255,6 +255,10 @@ def test_quiet_says_nothing_and_no_perplexity_is_none(tmp_path: Path) -> None:
         (("--ranks", "gate_proj=16", "--held-out", "@bytes.txt"), "@bytes.txt: not readable as UTF-8 text"),
         (("--ranks", "gate_proj=16", "--held-out", "@empty.txt"), "@empty.txt: 1 tokens of text"),
         (("--ranks", "gate_proj=16", "--json", "."), "--json . is a folder"),
+        (("--ranks", "gate_proj=16", "--block", "8"), "--block 8 is of the ranks of --ratio: give that too"),
+        (("--ranks", "gate_proj=16", "--matrices", "all"), "--matrices all is of the ranks of --ratio"),
+        (("--ratio", "0.2", "--calibration", "t", "--seed", "3"), "--seed 3 is of generated stories, and --calibr"),
+        (("--ratio", "0.2", "--held-out", "t", "--held-out-stories", "3"), "--held-out t is a text: leave one of the"),
     ],
 )
 def test_bad_input_is_refused_and_nothing_written(
@@ -295,6 +299,12 @@ def test_folder_that_cannot_be_made_is_refused_before_any_work(tmp_path: Path) -
 def test_model_without_weights_is_refused(tmp_path: Path) -> None:
     done = meshrt_compress("llama3-8b", "--out", tmp_path / "out", "--ratio", "0.2")
     assert done.exit_code == 2 and "holds neither model.safetensors" in done.stderr
+
+
+def test_a_model_without_a_tokenizer_is_told_what_text_is_for(tmp_path: Path) -> None:
+    random_checkpoint(CASES["gqa82"], tmp_path / "model", 1)
+    done = meshrt_compress(tmp_path / "model", "--out", tmp_path / "out", "--ranks", "gate_proj=4")
+    assert done.exit_code == 2 and "no tokenizer.json there; text is read by it: put the model's own" in done.stderr
 
 
 def test_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
