@@ -119,6 +119,20 @@ def held_out_perplexity(folder: Path) -> float:
     return perplexity(config, load_weights(folder, np.float32), test)
 
 
+def check(args: argparse.Namespace) -> None:
+    """ModelError for numbers that no training can have."""
+    for name in ("steps", "batch", "tokens", "rank", "stories", "report"):
+        value: int = getattr(args, name)
+        if value < 1:
+            raise ModelError(f"--{name} is {value}; it starts at 1")
+    if not 0 < args.lr < float("inf"):
+        raise ModelError(f"--lr is {args.lr}; it is above 0 and below inf")
+    if args.seed < 0:
+        raise ModelError(f"--seed is {args.seed}; it starts at 0")
+    if args.seed == HELD_OUT_SEED:
+        raise ModelError(f"--seed {args.seed} is that of the held-out stories: train with any other")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train LoRA on the factors of a compressed model and merge it.")
     parser.add_argument("--model", required=True, help="folder that `meshrt compress` wrote")
@@ -135,10 +149,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    torch.manual_seed(args.seed)
     try:
-        if args.seed == HELD_OUT_SEED:
-            raise ModelError(f"--seed {args.seed} is that of the held-out stories: train with any other")
+        check(args)
+        torch.manual_seed(args.seed)
         check_new_folder(args.out)
         folder = find_model(args.model)
         models = [("before LoRA", folder), *([("of the base", find_model(args.base))] if args.base else [])]
