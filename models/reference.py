@@ -42,7 +42,8 @@ def load_weights(
     """
     config = config or read_config(model.folder if isinstance(model, Checkpoint) else model, quantized=True)
     checkpoint = model if isinstance(model, Checkpoint) else open_checkpoint(model, config)
-    check_shapes(checkpoint, config)
+    if not config.quantized:  # matrices in codes are checked as they are read
+        check_shapes(checkpoint, config)
 
     matrices = {name: matrix for name, matrix in config.matrices().items() if name in config.quantized}
     if config.head is not None:
