@@ -157,6 +157,7 @@ def check_shapes(checkpoint: Checkpoint, config: Config) -> None:
             raise ModelError(
                 f"{tensor.file}: tensor {name} has shape {list(tensor.shape)}; config.json asks for {list(shape)}"
             )
+    _check_one_head(checkpoint, config)
     of_experts = [name for name in checkpoint.tensors if "expert" in name and name.endswith((".weight", ".codes"))]
     expected = {*shapes, *(matrix + ".codes" for matrix in config.matrices())} if of_experts else {}
     layers = {f"{config.kind.names.layer}{number}" for number in range(config.layers)}
@@ -166,6 +167,24 @@ def check_shapes(checkpoint: Checkpoint, config: Config) -> None:
                 f"{checkpoint.folder}: the checkpoint has an expert's tensor {name}, of which config.json knows"
                 " nothing; one of them is wrong"
             )
+
+
+def _check_one_head(checkpoint: Checkpoint, config: Config) -> None:
+    """ModelError where a model that shares its embedding has a head beside it that is another: versions of transformers
+    differ on which of them counts. Rows all over the tables are compared, since a head of its own differs everywhere.
+    """
+    embedding, head = config.kind.names.embedding + ".weight", "lm_head.weight"
+    if not config.tie_word_embeddings or head not in checkpoint.tensors:
+        return
+    rows = np.linspace(0, config.vocab_size - 1, min(64, config.vocab_size)).astype(np.intp)
+    if checkpoint.shape(head) == checkpoint.shape(embedding):
+        ours, other = (checkpoint.read(name, rows).astype(np.float32) for name in (embedding, head))
+        if np.array_equal(ours, other):
+            return
+    raise ModelError(
+        f"{checkpoint.folder}: config.json has tie_word_embeddings, but the checkpoint has {head}, which is not"
+        f" {embedding}; set tie_word_embeddings to false, or remove the tensor"
+    )
 
 
 def _read_shards(folder: Path, index: Path) -> dict[str, StoredTensor]:

@@ -21,6 +21,8 @@ from meshrt.models.quantize.form import Quantized, read_head, read_quantized
 from meshrt.records import dataclass
 
 DTYPES = ("float32", "float16", "bfloat16")
+# null says that there is none; all other keys that are null are as if they were not there.
+MAY_BE_NULL = ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
 MAX_LAYERS = 10_000  # far above any model; beyond, tables of its shapes alone would not fit
 
 
@@ -156,7 +158,8 @@ class Config:
         if name not in KINDS:
             raise Keys(data, source).bad("model_type", f"is {name!r}; supported are {', '.join(KINDS)}")
         kind = KINDS[name]
-        read = Keys({**kind.defaults, **data}, source, names=kind.keys)
+        given = {key: value for key, value in data.items() if value is not None or key in MAY_BE_NULL}
+        read = Keys({**kind.defaults, **given}, source, names=kind.keys)
         _refuse_unsupported(read, name, kind)
 
         hidden, heads, kv_heads, head_dim = _read_heads(read, kind)
@@ -224,11 +227,24 @@ def _read_heads(read: Keys, kind: ModelKind) -> tuple[int, int, int, int]:
 
 def _read_activation(read: Keys, name: str) -> Activation:
     """That of a model of this type. ModelError."""
-    activation = read.get("hidden_act", str, "silu")
+    activation = read.get("hidden_act", str, "silu") if name != "gemma" else _read_gelu(read)
     supported = ACTIVATIONS if name not in MIXTURES else ("silu",)
     if activation not in supported:
         raise read.bad("hidden_act", f"is {activation!r}; supported are {', '.join(supported)}")
     return ACTIVATIONS[activation]
+
+
+def _read_gelu(read: Keys) -> str:
+    """That of the first Gemma. Its folders name it by one of two keys or both, and versions of transformers differ on
+    which counts; but a `hidden_act` of gelu has always meant that by tanh. ModelError where the keys differ.
+    """
+    key, default = "hidden_activation", "gelu_pytorch_tanh"
+    both = Keys(read.data, read.source)
+    new: str = both.get(key, str, default)
+    old: str = both.get("hidden_act", str, default)
+    if new != (old := default if old == "gelu" else old):
+        raise both.bad(key, f"is {new!r} and 'hidden_act' {old!r}, by default {default}; set both, to the same")
+    return new
 
 
 def _with_forms(config: Config, read: Keys) -> Config:
@@ -274,6 +290,9 @@ def _refuse_unsupported(read: Keys, name: str, kind: ModelKind) -> None:
     for key, value in kind.only.items():
         if read.data.get(key) not in (None, value):
             raise read.bad(key, f"is {read.data[key]!r}; only {value!r} is supported")
+    for key in ("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"):
+        if key not in kind.defaults and read.has(key):
+            raise read.bad(key, f"is {read.data[key]!r}, which is not what {name} has; take it out")
     if name != "llama" and read.get("mlp_bias", bool, False):
         raise read.bad("mlp_bias", f"is true, which is not what {name} has")
     biased = kind.biases == "qkv"

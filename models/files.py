@@ -13,6 +13,7 @@ from meshrt.models.errors import ModelError
 
 MAX_JSON_BYTES = 16 << 20  # of config.json, an index, a tensor header: 100,000 tensors and more
 MAX_TEXT_BYTES = 64 << 20  # of tokenizer.json, whose vocabulary may have some 250,000 words, or of a text
+MARK = "\ufeff"  # that some editors put in front of UTF-8
 
 
 def find_file(folder: Path, name: str) -> Path | None:

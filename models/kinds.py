@@ -122,7 +122,9 @@ KINDS: Mapping[str, ModelKind] = {
         names=_AFTER, biases="switched", norm_shift=1, scaled_embedding=True, keys={"hidden_act": "hidden_activation"},
         qk_norm="head", windows="pattern", pattern=6, local_theta=1e4,
         only=_CAUSAL | {"attn_logit_softcapping": None},  # transformers does not look at it
-        defaults=_GEMMA | {"sliding_window": 4096, "rope_theta": 1e6},
+        defaults=_GEMMA | {
+            "sliding_window": 4096, "rope_theta": 1e6, "attn_logit_softcapping": None, "final_logit_softcapping": None,
+        },
     ),
     "opt": ModelKind(
         names=_OPT, biases="all", layer_norm=True, position_offset=2,
@@ -130,7 +132,7 @@ KINDS: Mapping[str, ModelKind] = {
         defaults={"tie_word_embeddings": True, "activation_function": "relu", "rms_norm_eps": 1e-5},
         only={
             "do_layer_norm_before": True, "enable_bias": True, "layer_norm_elementwise_affine": True,
-            "_remove_final_layer_norm": False,
+            "_remove_final_layer_norm": False, "rms_norm_eps": 1e-5,
         },
     ),
     "gpt2": ModelKind(
@@ -149,7 +151,7 @@ KINDS: Mapping[str, ModelKind] = {
         turned=True,
     ),
     # Mixtures of experts (models/moe.py).
-    "mixtral": ModelKind(only={"sliding_window": None}),
+    "mixtral": ModelKind(only={"sliding_window": None}, defaults={"rope_theta": 1e6}),
     "deepseek": ModelKind(biases="switched"),
     "qwen2_moe": ModelKind(biases="qkv"),
     "olmoe": ModelKind(biases="switched", qk_norm="all", only={"sliding_window": None}),

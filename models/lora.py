@@ -28,7 +28,7 @@ from meshrt.models.perplexity import perplexity
 from meshrt.models.reference import load_weights
 from meshrt.models.stories import HELD_OUT_SEED, HELD_OUT_STORIES
 from meshrt.models.texts import story_sequences
-from meshrt.models.tokenizer import load_tokenizer
+from meshrt.models.tokenizer import FOR_TEXT, load_tokenizer
 from meshrt.models.torchmodel import Llama, tensor_name
 from meshrt.models.train import fit
 
@@ -79,7 +79,7 @@ def merge(factors: list[nn.Linear]) -> None:
 
 def recover(args: argparse.Namespace, folder: Path) -> None:
     """Trains, and writes the folder."""
-    config, tokenizer, checkpoint = read_config(folder), load_tokenizer(folder), open_checkpoint(folder)
+    config, tokenizer, checkpoint = read_config(folder), load_tokenizer(folder, FOR_TEXT), open_checkpoint(folder)
     if not config.factored:
         raise ModelError(f"{folder}: has no matrix in factors; write one with `meshrt compress`")
     model = read_model(folder)
@@ -115,8 +115,22 @@ def recover(args: argparse.Namespace, folder: Path) -> None:
 def held_out_perplexity(folder: Path) -> float:
     """On the held-out stories, by the NumPy reference."""
     config = read_config(folder)
-    test = story_sequences(config, load_tokenizer(folder), HELD_OUT_SEED, HELD_OUT_STORIES)
+    test = story_sequences(config, load_tokenizer(folder, FOR_TEXT), HELD_OUT_SEED, HELD_OUT_STORIES)
     return perplexity(config, load_weights(folder, np.float32), test)
+
+
+def check(args: argparse.Namespace) -> None:
+    """ModelError for numbers that no training can have."""
+    for name in ("steps", "batch", "tokens", "rank", "stories", "report"):
+        value: int = getattr(args, name)
+        if value < 1:
+            raise ModelError(f"--{name} is {value}; it starts at 1")
+    if not 0 < args.lr < float("inf"):
+        raise ModelError(f"--lr is {args.lr}; it is above 0 and below inf")
+    if args.seed < 0:
+        raise ModelError(f"--seed is {args.seed}; it starts at 0")
+    if args.seed == HELD_OUT_SEED:
+        raise ModelError(f"--seed {args.seed} is that of the held-out stories: train with any other")
 
 
 def main() -> None:
@@ -135,10 +149,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    torch.manual_seed(args.seed)
     try:
-        if args.seed == HELD_OUT_SEED:
-            raise ModelError(f"--seed {args.seed} is that of the held-out stories: train with any other")
+        check(args)
+        torch.manual_seed(args.seed)
         check_new_folder(args.out)
         folder = find_model(args.model)
         models = [("before LoRA", folder), *([("of the base", find_model(args.base))] if args.base else [])]

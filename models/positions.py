@@ -30,14 +30,23 @@ def read_ropes(read: Keys, kind: ModelKind) -> tuple[Rope | None, Rope | None]:
     if kind.local_theta is None:
         return _rope(read), None
     both = read.get("rope_parameters", dict, {})
+    local_theta = read.between("rope_local_base_freq", 1, 1e18, kind.local_theta)
+    if not both:
+        rope = _rope(read)
+        if rope.kind != "default" and read.data["rope_scaling"].get("rope_type") is None:
+            raise read.bad(
+                "rope_scaling", "has 'type', which not all versions of transformers read; name it 'rope_type'"
+            )
+        return rope, Rope(theta=local_theta)
+    if read.has("rope_scaling"):
+        raise read.bad("rope_scaling", "and 'rope_parameters' are both set; keep one of them")
     if not any(isinstance(value, dict) for value in both.values()):
-        return _rope(read), Rope(theta=read.between("rope_local_base_freq", 1, 1e18, kind.local_theta))
-    theta = {"full_attention": kind.defaults["rope_theta"], "sliding_attention": kind.local_theta}
+        raise read.bad("rope_parameters", f"must have {FULL!r} and {SLIDING!r}: layers differ in this kind of model")
+    theta = {FULL: read.between("rope_theta", 1, 1e18), SLIDING: local_theta}
     within = Keys(both, read.source, "rope_parameters.")
-    full, local = (
-        _rope_of(Keys(within.get(name, dict, {}), read.source, f"rope_parameters.{name}."), base)
-        for name, base in theta.items()
-    )
+    parts = {name: Keys(within.get(name, dict, {}), read.source, f"rope_parameters.{name}.") for name in theta}
+    _refuse_parts(read, *parts.values())
+    full, local = (_rope_of(part, theta[name]) for name, part in parts.items())
     return full, local
 
 
@@ -49,10 +58,18 @@ def _rope(read: Keys) -> Rope:
     rope = Keys(read.get(both[0], dict), read.source, both[0] + ".") if both else Keys({}, read.source)
     if any(isinstance(value, dict) for value in rope.data.values()):
         raise read.bad(both[0], "differs between kinds of layers; only one for all layers is supported")
-    for keys in (read, rope):
+    _refuse_parts(read, rope)
+    length = "original_max_position_embeddings"  # versions of transformers differ on which of two counts
+    if read.has(length) and rope.has(length) and read.data[length] != rope.data[length]:
+        raise read.bad(length, f"and {rope.prefix + length!r} are both set and differ; keep one of them")
+    return _rope_of(rope, read.between("rope_theta", 1, 1e18, 10000.0))
+
+
+def _refuse_parts(*objects: Keys) -> None:
+    """ModelError where only a part of a head is turned."""
+    for keys in objects:
         if keys.number("partial_rotary_factor", 1.0) != 1.0:
             raise keys.bad("partial_rotary_factor", "is not 1; only whole heads are rotated")
-    return _rope_of(rope, read.between("rope_theta", 1, 1e18, 10000.0))
 
 
 def _rope_of(rope: Keys, theta: float) -> Rope:
@@ -99,11 +116,14 @@ def read_windows(read: Keys, kind: ModelKind, layers: int) -> tuple[int | None, 
         if SLIDING in types:
             raise read.bad("layer_types", f"has {SLIDING}, and 'use_sliding_window' is not set")
         return ()
-    size = read.size("sliding_window", 4096 if kind.windows == "late" else None)
     if kind.windows == "late":
+        if "sliding_window" in read.data and not read.has("sliding_window") and SLIDING not in types:
+            return ()  # null: there is none
+        size = read.size("sliding_window", 4096)
         first = read.between("max_window_layers", 0, MAX_SIZE, 28)
         types = types or [SLIDING if number >= first else FULL for number in range(layers)]
     else:
+        size = read.size("sliding_window")
         pattern = read.size("sliding_window_pattern", kind.pattern) if kind.pattern != 2 else 2
         types = types or [SLIDING if (number + 1) % pattern else FULL for number in range(layers)]
     windows = tuple(size if layer_type == SLIDING else None for layer_type in types)

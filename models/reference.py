@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from meshrt.models.checkpoint import Checkpoint, expected_shapes, open_checkpoint
+from meshrt.models.checkpoint import Checkpoint, check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
 from meshrt.models.experts import route
@@ -35,12 +35,15 @@ Project: TypeAlias = Callable[[NamedArrays, Matrix, Array], Array]
 def load_weights(
     model: str | Path | Checkpoint, dtype: DTypeLike = np.float64, config: Config | None = None
 ) -> dict[str, Array]:
-    """Reads every tensor that the configuration (by default the folder's own) names. Raises ModelError.
+    """Reads every tensor that the configuration (by default the folder's own) names. Raises ModelError, also for one of
+    another shape.
 
     Quantized matrices become dense ones, with their compensators added.
     """
     config = config or read_config(model.folder if isinstance(model, Checkpoint) else model, quantized=True)
     checkpoint = model if isinstance(model, Checkpoint) else open_checkpoint(model, config)
+    if not config.quantized:  # matrices in codes are checked as they are read
+        check_shapes(checkpoint, config)
 
     matrices = {name: matrix for name, matrix in config.matrices().items() if name in config.quantized}
     if config.head is not None:

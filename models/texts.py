@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
-from meshrt.models.files import MAX_TEXT_BYTES, read_text
+from meshrt.models.files import MARK, MAX_TEXT_BYTES, read_text
 from meshrt.models.stories import HELD_OUT_SEED, stories
 from meshrt.models.tokenizer import encode
 from meshrt.records import dataclass
@@ -47,7 +47,7 @@ def file_sequences(config: Config, tokenizer: "Tokenizer", path: str | Path) -> 
 
     So every token but the first is predicted once. Raises ModelError.
     """
-    ids = encode(tokenizer, read_text(Path(path), MAX_TEXT_BYTES))
+    ids = encode(tokenizer, read_text(Path(path), MAX_TEXT_BYTES).removeprefix(MARK))
     if len(ids) < 2:
         raise ModelError(f"{path}: {len(ids)} tokens of text; at least 2 are needed")
     return windows(ids, min(WINDOW, config.max_positions))

@@ -20,23 +20,27 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 PARTS = "normalizer", "pre_tokenizer", "decoder"  # that change a text
+BY_IDS = "--prompt-ids 1,2,3 works without one"  # the way out of a run
+FOR_TEXT = "text is read by it: put the model's own there"  # and of what has no prompt
 MAX_GROWTH = 1000  # times that a file's replacements may lengthen a text; those of real models double it
 
 
-def load_tokenizer(folder: str | Path) -> "Tokenizer":
-    """Loads tokenizer.json. Raises ModelError if it or the library is missing, or if it is not usable."""
+def load_tokenizer(folder: str | Path, way: str = BY_IDS) -> "Tokenizer":
+    """Loads tokenizer.json. Raises ModelError, with a `way` out, if it or the library is missing, or if it is not
+    usable.
+    """
     path = find_file(Path(folder), "tokenizer.json")
     if path is None:
-        raise ModelError(f"{folder}: no tokenizer.json there; --prompt-ids 1,2,3 works without one")
+        raise ModelError(f"{folder}: no tokenizer.json there; {way}")
     try:
         from tokenizers import Tokenizer  # only the rank that reads the prompt pays for it
     except ImportError as error:
-        raise ModelError(f"the tokenizers library is needed for text ({error}); --prompt-ids works without") from error
+        raise ModelError(f"the tokenizers library is needed for text ({error}): pip install tokenizers") from error
     text = read_text(path, MAX_TEXT_BYTES)
-    data = _parsed(path, text)
-    _check_tables(path, data)
+    data = _parsed(path, text, way)
+    _check_tables(path, data, way)
     _check_growth(path, [data.get(name) for name in PARTS])  # before the library normalizes added tokens
-    with _told(f"{path}: not a usable tokenizer; --prompt-ids 1,2,3 works without one"):
+    with _told(f"{path}: not a usable tokenizer; {way}"):
         tokenizer = Tokenizer.from_str(text)
         tokenizer.no_padding()
         tokenizer.no_truncation()
@@ -55,7 +59,7 @@ def encode(tokenizer: "Tokenizer", text: str, special: bool = True) -> list[int]
         text.encode()
     except UnicodeEncodeError as error:  # bytes of a command line that are no characters
         raise ModelError(f"{text!r} is not UTF-8 text; --prompt-ids 1,2,3 takes any tokens") from error
-    with _told("the model's tokenizer fails on this text; --prompt-ids 1,2,3 works without one"):
+    with _told(f"the model's tokenizer fails on this text; {BY_IDS}"):
         return list(tokenizer.encode(text, add_special_tokens=special).ids)
 
 
@@ -68,19 +72,19 @@ def decode(tokenizer: "Tokenizer", ids: list[int]) -> str:
         raise ModelError(f"{error}: {ids}") from error
 
 
-def _parsed(path: Path, text: str) -> dict[str, Any]:
+def _parsed(path: Path, text: str, way: str) -> dict[str, Any]:
     """The file as JSON. ModelError for what is none: the library acts on what it has read before it comes to that."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         why = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
-        raise ModelError(f"{path}: not a usable tokenizer; --prompt-ids 1,2,3 works without one ({why})") from error
+        raise ModelError(f"{path}: not a usable tokenizer; {way} ({why})") from error
     if not isinstance(data, dict):
-        raise ModelError(f"{path}: not a usable tokenizer; --prompt-ids 1,2,3 works without one (it is no JSON object)")
+        raise ModelError(f"{path}: not a usable tokenizer; {way} (it is no JSON object)")
     return data
 
 
-def _check_tables(path: Path, data: dict[str, Any]) -> None:
+def _check_tables(path: Path, data: dict[str, Any], way: str) -> None:
     """ModelError for a table of characters that says to be larger than it is.
 
     The library makes room for what its first four bytes say, twice over: where that is gigabytes, on a machine that has
@@ -95,7 +99,7 @@ def _check_tables(path: Path, data: dict[str, Any]) -> None:
             if size > room:
                 raise ModelError(
                     f"{path}: 'precompiled_charsmap' says that {size} bytes of characters follow, and it has {room} at"
-                    " most; --prompt-ids 1,2,3 works without a tokenizer"
+                    f" most; {way}"
                 )
         parts += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
 

@@ -135,7 +135,15 @@ def requests_of(
     else:
         if load.random_range_ratio or load.random_prefix_len:
             raise UsageError("--random-range-ratio, --random-prefix-len: a trace has lengths of its own")
+        for option, text, unsaid in (
+            ("--prompt-tokens", load.prompt_tokens, Load.prompt_tokens),
+            ("--output-tokens", load.output_tokens, Load.output_tokens),
+        ):
+            if text != unsaid:
+                raise UsageError(f"{option} is {text}, and a trace has lengths of its own: leave one of the two away")
         trace = read_trace(gpus.control, load.trace_file, load.requests)
+        if load.priorities > 1 and any(call.priority for call in trace.calls):
+            raise UsageError(f"--priorities {load.priorities}: the trace has priorities of its own; leave it away")
         queue, left_out = trace_requests(gpus.control, folder, family, trace, arrivals, load.seed, load.skip_long)
         replayed = {"trace": {"format": trace.format, "empty": trace.empty, "too_long": left_out}}
     if load.priorities > 1:

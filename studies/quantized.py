@@ -19,7 +19,7 @@ from meshrt.models.quantize.shapes import shapes_of
 from meshrt.models.quantize.sizes import CodeScheme, sizes
 from meshrt.models.reference import load_weights
 from meshrt.models.texts import SampleText
-from meshrt.models.tokenizer import load_tokenizer
+from meshrt.models.tokenizer import FOR_TEXT, load_tokenizer
 from meshrt.ranks.console import Console
 from meshrt.studies.grid import Cell, Grid, put
 from meshrt.units import short, size
@@ -33,8 +33,11 @@ def write(
     check_new_folder(out)
     config, checkpoint = models.read_model(folder)
     shapes = shapes_of(config)
-    test = held_out.sequences(config, load_tokenizer(folder)) if held_out else None
-    calibrating = [ids[:-1] for ids in calibration.sequences(config, load_tokenizer(folder))] if calibration else None
+    way = FOR_TEXT if calibration else f"{FOR_TEXT}, or measure nothing: --held-out-stories 0"
+    test = held_out.sequences(config, load_tokenizer(folder, way)) if held_out else None
+    calibrating = (
+        [ids[:-1] for ids in calibration.sequences(config, load_tokenizer(folder, way))] if calibration else None
+    )
     gptq = scheme.method == "gptq"
     stats = models.statistics(config, checkpoint, None if gptq else calibrating)
     chosen, policy = choose(shapes, scheme, ranks, budget, stats) if ranks else ({}, {})

@@ -85,7 +85,7 @@ def talk(
     from meshrt.errors import UsageError
     from meshrt.models.catalogue import find_model
     from meshrt.models.family import read_family
-    from meshrt.models.tokenizer import load_tokenizer
+    from meshrt.models.tokenizer import FOR_TEXT, load_tokenizer
     from meshrt.programs.generation.dialogue import Dialogue
     from meshrt.ranks.console import make_console
     from meshrt.ranks.control import Control
@@ -97,7 +97,7 @@ def talk(
     positions = read_family(folder, quantized=True).max_positions
     if limit >= positions:
         raise UsageError(f"--max-new-tokens {limit} leaves no room for a line: the model has {positions} positions")
-    dialogue = Dialogue(load_tokenizer(folder), positions - limit) if comm.rank == 0 else None
+    dialogue = Dialogue(load_tokenizer(folder, FOR_TEXT), positions - limit) if comm.rank == 0 else None
     turns = Talk(control, console, dialogue, StandardInput(board), limit)
     console.turns = turns
     turns.ask()

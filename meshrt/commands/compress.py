@@ -20,13 +20,9 @@ if TYPE_CHECKING:
 @click.option("--method", type=shared.Name(["svd", "afm"]), default="svd", show_default=True, help="How to factor.")
 @click.option("--whiten/--no-whiten", default=True, help="svd: of the features, or of the weights.  [default: whiten]")
 @click.option("--ratio", type=click.FloatRange(0, 1, max_open=True), help="The share of parameters that goes.")
-@click.option("--block", type=shared.WholeRange(1), default=128, show_default=True, help="Ranks are multiples of it.")
+@click.option("--block", type=shared.WholeRange(1), help="Of --ratio: ranks are multiples of it.  [default: 128]")
 @click.option(
-    "--matrices",
-    type=shared.Name(["mlp", "attention", "all"]),
-    default="mlp",
-    show_default=True,
-    help="What --ratio is applied to.",
+    "--matrices", type=shared.Name(["mlp", "attention", "all"]), help="What --ratio is applied to.  [default: mlp]"
 )
 @click.option(
     "--ranks",
@@ -35,12 +31,10 @@ if TYPE_CHECKING:
     help="Ranks by name (gate_proj, layers.0.mlp.*), or a JSON file of them; may be given again. Wins over --ratio.",
 )
 @click.option("--calibration", metavar="FILE", help="Text to record activations on.  [default: generated stories]")
-@click.option("--calibration-stories", type=shared.WholeRange(1), default=256, show_default=True, help="Their number.")
-@click.option("--seed", type=shared.WholeRange(0), default=0, show_default=True, help="Of the calibration's stories.")
+@click.option("--calibration-stories", type=shared.WholeRange(1), help="Their number.  [default: 256]")
+@click.option("--seed", type=shared.WholeRange(0), help="Of the calibration's stories.  [default: 0]")
 @click.option("--held-out", metavar="FILE", help="Text to measure perplexity on.  [default: stories of another seed]")
-@click.option(
-    "--held-out-stories", type=shared.WholeRange(0), default=200, show_default=True, help="0: measure no perplexity."
-)
+@click.option("--held-out-stories", type=shared.WholeRange(0), help="0: measure no perplexity.  [default: 200]")
 @shared.form()
 @shared.json_to("the report")
 @shared.quiet
@@ -69,9 +63,9 @@ def command(**options: Any) -> None:
 
 
 def compress(
-    *, model: str, out: str, method: str, whiten: bool, ratio: float | None, block: int, matrices: str,
-    ranks: tuple[str, ...], calibration: str | None, calibration_stories: int, seed: int, held_out: str | None,
-    held_out_stories: int, form: str, json_path: str | None, quiet: bool,
+    *, model: str, out: str, method: str, whiten: bool, ratio: float | None, block: int | None, matrices: str | None,
+    ranks: tuple[str, ...], calibration: str | None, calibration_stories: int | None, seed: int | None,
+    held_out: str | None, held_out_stories: int | None, form: str, json_path: str | None, quiet: bool,
 ) -> None:  # fmt: skip
     """Choose ranks, calibrate, factor, write, measure, tell."""
     from meshrt import report
@@ -82,7 +76,7 @@ def compress(
     from meshrt.models.config import read_config
     from meshrt.models.folder import check_new_folder
     from meshrt.models.ranks import aligned_ranks, named_ranks, parse_ranks
-    from meshrt.models.tokenizer import load_tokenizer
+    from meshrt.models.tokenizer import FOR_TEXT, load_tokenizer
     from meshrt.ranks.console import make_console
     from meshrt.ranks.files import check_target
 
@@ -90,6 +84,10 @@ def compress(
         raise UsageError("--no-whiten goes with --method svd: afm is about features, there is nothing to leave out")
     if ratio is None and not ranks:
         raise UsageError("nothing says how far to compress: give --ratio 0.2, or --ranks gate_proj=64")
+    for name, value in {"--block": block, "--matrices": matrices}.items():
+        if ratio is None and value is not None:
+            raise UsageError(f"{name} {value} is of the ranks of --ratio: give that too, or leave it away")
+    block, matrices = block or 128, matrices or "mlp"
     text = shared.calibration_text(calibration, calibration_stories, seed)
     measured = shared.held_out_text(held_out, held_out_stories)
     check_new_folder(out)
@@ -99,7 +97,7 @@ def compress(
     folder = find_model(model)
     config = read_config(folder)
     check_shapes(open_checkpoint(folder, config), config)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder, FOR_TEXT)
     chosen = {} if ratio is None else aligned_ranks(config, matrices, ratio, block)
     chosen |= named_ranks(config, parse_ranks(ranks))
     sequences = [ids[:-1] for ids in text.sequences(config, tokenizer)]

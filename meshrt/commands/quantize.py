@@ -218,11 +218,8 @@ def written(options: QuantizeOptions, folder: Path, console: Console) -> dict[st
     assert options.out is not None
     calibration = None
     if reads_text(options):
-        stories = 256 if options.calibration_stories is None else options.calibration_stories
-        calibration = shared.calibration_text(options.calibration, stories, options.seed or 0)
-    held_out = shared.held_out_text(
-        options.held_out, 200 if options.held_out_stories is None else options.held_out_stories
-    )
+        calibration = shared.calibration_text(options.calibration, options.calibration_stories, options.seed)
+    held_out = shared.held_out_text(options.held_out, options.held_out_stories)
     scheme = scheme_of(options)
     with threadpool_limits(1, "blas"):  # bits are those of any number of threads; more are slower on small matrices
         return {"out": options.out} | quantized.write(

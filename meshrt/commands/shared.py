@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -238,22 +238,40 @@ def refuse_ranks(reason: str) -> None:
         raise UsageError(f"{launched_size()} ranks: {reason}; leave mpirun away")
 
 
-def calibration_text(path: str | None, stories: int, seed: int) -> SampleText:
-    """What to calibrate on. UsageError for the stories that are held out."""
+def calibration_text(path: str | None, stories: int | None, seed: int | None) -> SampleText:
+    """What to calibrate on: 256 stories of seed 0, if nothing else is said. UsageError for the stories that are held
+    out, and for a file beside what is of stories.
+    """
     from meshrt.errors import UsageError
     from meshrt.models.stories import HELD_OUT_SEED
     from meshrt.models.texts import SampleText
 
-    if seed == HELD_OUT_SEED and path is None:
+    if path is not None:
+        _refuse_stories(f"--calibration {path}", {"--calibration-stories": stories, "--seed": seed})
+    if seed == HELD_OUT_SEED:
         raise UsageError(f"--seed {seed} is that of the held-out stories: calibrate with any other")
-    return SampleText(path, stories, seed)
+    return SampleText(path, 256 if stories is None else stories, seed or 0)
 
 
-def held_out_text(path: str | None, stories: int) -> SampleText | None:
-    """What to measure perplexity on, if on anything."""
+def held_out_text(path: str | None, stories: int | None) -> SampleText | None:
+    """What to measure perplexity on, if on anything: 200 stories, if nothing is said. UsageError for a file beside a
+    number of stories.
+    """
     from meshrt.models.texts import SampleText
 
+    if path is not None:
+        _refuse_stories(f"--held-out {path}", {"--held-out-stories": stories})
+    stories = 200 if stories is None else stories
     return SampleText(path, stories) if path or stories else None
+
+
+def _refuse_stories(text: str, options: Mapping[str, int | None]) -> None:
+    """UsageError for what is of generated stories, beside a text that is none."""
+    from meshrt.errors import UsageError
+
+    for name, value in options.items():
+        if value is not None:
+            raise UsageError(f"{name} {value} is of generated stories, and {text} is a text: leave one of the two away")
 
 
 def start(

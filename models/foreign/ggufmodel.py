@@ -183,12 +183,14 @@ def read_sizes(file: Gguf) -> dict[str, Any]:
 
 def _rope(read: Keys, kind: str) -> dict[str, Any]:
     theta = _short(read.number(f"{kind}.rope.freq_base", 10000.0))
-    scaling = read.get(f"{kind}.rope.scaling.type", str, "none")
-    if scaling == "none":
-        return {"rope_theta": theta}
-    if scaling != "linear":
+    # llama.cpp divides by a factor, also of the key's old name, where no type is given; 0 and 1 are none.
+    key = next((key for key in ("rope.scaling.factor", "rope.scale_linear") if read.has(f"{kind}.{key}")), None)
+    scaling = read.get(f"{kind}.rope.scaling.type", str, "none" if key is None else "linear")
+    if scaling not in ("none", "linear"):
         raise read.bad(f"{kind}.rope.scaling.type", f"is {scaling!r}; none and linear can be read")
-    factor = _short(read.number(f"{kind}.rope.scaling.factor"))
+    factor = _short(read.number(f"{kind}.{key or 'rope.scaling.factor'}")) if scaling == "linear" else 0
+    if factor in (0, 1):
+        return {"rope_theta": theta}
     return {"rope_theta": theta, "rope_scaling": {"type": "linear", "factor": factor}}
 
 

@@ -31,7 +31,7 @@ def tokenizer_texts(values: Mapping[str, Any], path: Path) -> dict[str, str]:
     kinds = [1] * len(tokens) if types is None else _numbers(types, "iu").tolist()
     if len(kinds) != len(tokens):
         raise ModelError(f"{path}: tokenizer.ggml.token_type has {len(kinds)} types for {len(tokens)} words")
-    pre = values.get("tokenizer.ggml.pre", "gpt-2")
+    pre = values.get("tokenizer.ggml.pre")  # files without are older than it, and cut in ways that they do not say
     if kind == "gpt2" and isinstance(pre, str) and pre in CUTS:
         parts = _bytes(values, path, tokens, CUTS[pre], pre == "llama-bpe")
     elif kind == "llama":
@@ -95,8 +95,11 @@ def _bpe(tokens: list[str], merges: list[str]) -> dict[str, Any]:
 
 
 def _begin(values: Mapping[str, Any], path: Path, tokens: list[str], kind: str) -> dict[str, Any] | None:
-    """The token in front of a text, where the file asks for one: SentencePiece's does where it does not say."""
-    if values.get("tokenizer.ggml.add_bos_token", kind == "llama") is not True:
+    """The token in front of a text, where the file asks for one: where it does not say, llama.cpp takes it with
+    SentencePiece and with LLaMA 3's pieces.
+    """
+    unsaid = kind == "llama" or values.get("tokenizer.ggml.pre") == "llama-bpe"
+    if values.get("tokenizer.ggml.add_bos_token", unsaid) is not True:
         return None
     at = values.get("tokenizer.ggml.bos_token_id")
     if type(at) is not int or not 0 <= at < len(tokens):

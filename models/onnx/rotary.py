@@ -19,6 +19,8 @@ LLAMA3 = {
     "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
 }  # fmt: skip
 NEAR = 2e-4  # of a cosine, within the positions that are run
+SLOW = 0.1  # of a turn that is so small there, the sine tells how fast it is; far away it is as large as any
+ALIKE = 1e-3  # of such a sine, of itself
 
 
 def read_rope(graph: ir.Graph, attention: ir.Node, ids: ir.Value | None, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,15 +36,29 @@ def read_rope(graph: ir.Graph, attention: ir.Node, ids: ir.Value | None, config:
         raise ModelError(f"{name} has rotary tables that cannot be computed of ids and positions")
     tables = run[0], run[1]
     positions = np.arange(past, past + tokens)
-    for rope in candidates(tables, positions, size):
+    rope = known(tables, positions, config)
+    if rope is None:
+        raise ModelError(f"{name} has rotary tables of none of the known embeddings: default, linear, LLaMA 3.1")
+    return rope
+
+
+def known(tables: tuple[Array, Array], positions: Array, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """rope_theta, and rope_scaling if there is one, of cosines and sines [positions, head_dim / 2] that are known."""
+    for rope in candidates(tables, positions, int(config["head_dim"])):
         try:
             own = Config.from_dict({**config, **rope, "max_position_embeddings": 1 << 20})
         except ModelError:
             continue
-        want = cos_sin(own, positions)
-        if all(np.abs(a - b).max() < NEAR for a, b in zip(tables, want, strict=True)):
+        if _alike(tables, cos_sin(own, positions)):
             return rope
-    raise ModelError(f"{name} has rotary tables of none of the known embeddings: default, linear, LLaMA 3.1")
+    return None
+
+
+def _alike(tables: tuple[Array, Array], want: tuple[Array, Array]) -> bool:
+    """Are they the same, and as fast where they turn slowly?"""
+    slow = (want[1] > 0) & (want[1] < SLOW) & (want[0] > 0.9)
+    off = [np.abs(a - b) for a, b in zip(tables, want, strict=True)]
+    return all(difference.max() < NEAR for difference in off) and bool((off[1] <= ALIKE * want[1])[slow].all())
 
 
 def _run(value: ir.Value, graph: ir.Graph, given: dict[ir.Value, Array], tokens: int, size: int) -> Array | None:
@@ -78,10 +94,11 @@ def candidates(tables: tuple[Array, Array], positions: Array, size: int) -> list
         plain = {"rope_theta": theta}
         out.append(plain)
         if turned[0] > 0 and positions[at] == 1:
-            out.append(plain | {"rope_scaling": {"type": "linear", "factor": _nice(1 / turned[0])[0]}})
+            out += [plain | {"rope_scaling": {"type": "linear", "factor": factor}} for factor in _nice(1 / turned[0])]
             frequency = inverse_frequencies_of(theta, size)
             if turned[-1] > 0:
-                out.append(plain | {"rope_scaling": LLAMA3 | {"factor": _nice(float(frequency[-1] / turned[-1]))[0]}})
+                factors = _nice(float(frequency[-1] / turned[-1]))
+                out += [plain | {"rope_scaling": LLAMA3 | {"factor": factor}} for factor in factors]
     return out
 
 
@@ -91,4 +108,4 @@ def inverse_frequencies_of(theta: float, size: int) -> Array:
 
 def _nice(value: float) -> list[float]:
     """The numbers that may have been meant, shortest first."""
-    return [float(f"{value:.{digits}g}") for digits in (1, 2, 3, 4, 6, 9)]
+    return [*dict.fromkeys(float(f"{value:.{digits}g}") for digits in (1, 2, 3, 4, 6, 9))]

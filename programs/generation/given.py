@@ -4,7 +4,7 @@ from pathlib import Path
 
 from meshrt.errors import UsageError
 from meshrt.models.errors import ModelError
-from meshrt.models.files import MAX_TEXT_BYTES, read_text
+from meshrt.models.files import MARK, MAX_TEXT_BYTES, read_text
 from meshrt.ranks.control import Control
 from meshrt.ranks.standardinput import StandardInput
 
@@ -35,7 +35,8 @@ def prompt_text(control: Control, prompt: str) -> str:
 def read_shared(control: Control, named: str, path: str | None, way: str = "", part: bool = False) -> str:
     """The text of a file, of standard input where it is None, on all ranks; they call it together. UsageError.
 
-    `named` is what it was asked for by, `way` what a message ends with; `part` is that of `read_text`.
+    `named` is what it was asked for by, `way` what a message ends with; `part` is that of `read_text`. A mark that some
+    editors put in front of UTF-8 is no part of the text.
     """
     text: str = ""
     problem: str | None = None
@@ -47,7 +48,7 @@ def read_shared(control: Control, named: str, path: str | None, way: str = "", p
     problem, text = control.bcast((problem, text))
     if problem is not None:
         raise UsageError(problem)
-    return text
+    return text.removeprefix(MARK)
 
 
 def read_input(control: Control) -> str:

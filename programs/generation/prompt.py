@@ -69,18 +69,21 @@ def _has_words(folder: Path) -> bool:
 
 
 def encoded(
-    control: Control, folder: Path, vocabulary: int, text: str, known_ids: Sequence[int] | None = None
-) -> Prompt:
-    """A text as a prompt, as it stands, or ids in its place. All ranks call it. UsageError, ModelError."""
+    control: Control, folder: Path, vocabulary: int, text: str, known_ids: Sequence[int] | None = None,
+    way: str | None = None,
+) -> Prompt:  # fmt: skip
+    """A text as a prompt, as it stands, or ids in its place. All ranks call it. UsageError, ModelError, with a `way`
+    out where a tokenizer is missing; by default token ids.
+    """
     from meshrt.models.errors import ModelError
-    from meshrt.models.tokenizer import encode, load_tokenizer
+    from meshrt.models.tokenizer import BY_IDS, encode, load_tokenizer
 
     if text == "":
         raise UsageError("the prompt is empty: give --prompt some text")
     tokenizer, ids, problem = None, known_ids, None
     if control.rank == 0:
         try:
-            tokenizer = load_tokenizer(folder)
+            tokenizer = load_tokenizer(folder, way or BY_IDS)
             ids = encode(tokenizer, text) if known_ids is None else known_ids
         except ModelError as error:
             problem = error if known_ids is None else None

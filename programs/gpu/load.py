@@ -23,6 +23,7 @@ from meshrt.records import dataclass
 from meshrt.whole import whole
 
 PERCENTILES = (50, 90, 99)
+WORDS = "dialogues are read by it: put the model's own there, or give a CSV file of lengths"
 
 
 def parse_lengths(option: str, text: str) -> tuple[int, int]:
@@ -127,7 +128,7 @@ def trace_requests(
         if call.texts is None:
             prompt, limit = _random_ids(rng, family.vocabulary, call.prompt), call.output
         else:
-            ids, answer = (encoded(control, folder, family.vocabulary, text).ids for text in call.texts)
+            ids, answer = (encoded(control, folder, family.vocabulary, text, way=WORDS).ids for text in call.texts)
             prompt, limit = array(IDS, ids), len(answer)
         requests.append(Request(at, prompt, limit, float(time), priority=call.priority))
     fitting = [request for request in requests if len(request.prompt) + request.limit <= family.max_positions]

@@ -30,6 +30,8 @@ def parse_goodput(text: str | None) -> dict[str, float]:
             raise UsageError(
                 f"--goodput is {text!r}; give milliseconds of ttft, tpot or e2el, such as ttft:500,tpot:50"
             )
+        if name in wanted:
+            raise UsageError(f"--goodput is {text!r}, which has {name} twice; give it once")
         wanted[name] = milliseconds / 1e3
     return wanted
 

@@ -10,6 +10,7 @@ of that length, as `vllm bench serve` reads it; they have no times.
 
 import csv
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -49,7 +50,8 @@ class RequestTrace:
 
 def read_trace(control: Control, path: str, most: int | None) -> RequestTrace:
     """The first `most` requests of a file, on all ranks. UsageError."""
-    named, way = f"--trace-file {path}", "" if most is None else "; give its first lines, or fewer --requests"
+    too_long = "; give its first lines, or fewer --requests"
+    named, way = f"--trace-file {path}", "" if most is None or not os.path.isfile(path) else too_long
     text = read_shared(control, named, path, way, part=most is not None)
     if text.lstrip()[:1] in ("[", "{"):  # of dialogues no part can be read
         trace = _dialogues(path, read_shared(control, named, path, way), most)

@@ -20,7 +20,7 @@ from meshrt.models.quantize.sizes import CodeScheme, sizes
 from meshrt.models.reference import load_weights
 from meshrt.models.stories import HELD_OUT_SEED
 from meshrt.models.texts import story_sequences
-from meshrt.models.tokenizer import load_tokenizer
+from meshrt.models.tokenizer import FOR_TEXT, load_tokenizer
 
 GROUP, CALIBRATION_STORIES, CALIBRATION_SEED = 64, 256, 0  # as `meshrt quantize` takes them without options
 
@@ -69,7 +69,7 @@ def measure(recipe: Recipe, stories: int) -> RecipeOutcome:
     """In this process."""
     folder = find_model(recipe.model)
     config, checkpoint = read_model(folder)
-    tokenizer, shapes = load_tokenizer(folder), shapes_of(config)
+    tokenizer, shapes = load_tokenizer(folder, FOR_TEXT), shapes_of(config)
     test = story_sequences(config, tokenizer, HELD_OUT_SEED, stories)
     scheme = CodeScheme(recipe.method, recipe.bits, GROUP, False, recipe.compensator_bits if recipe.ranks else 16)
     if recipe.method == "fp16":

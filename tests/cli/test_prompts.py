@@ -49,7 +49,9 @@ def test_all_ranks_have_the_text_that_rank_0_reads(
     comm: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control = Control(comm, Board.alone(), "test")
-    (tmp_path / "p").write_bytes("caf\u00e9\r\nau lait\r\n".encode())  # each rank's own folder: that of rank 0 is read
+    (tmp_path / "p").write_bytes(
+        "\ufeffcaf\u00e9\r\nau lait\r\n".encode()
+    )  # each rank has a folder: that of rank 0 is read
     for given, text in (
         ("-", "two\nlines"),
         (f"@{tmp_path}/p", "caf\u00e9\r\nau lait"),

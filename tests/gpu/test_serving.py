@@ -22,6 +22,7 @@ from tiers import examples
 from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.models.config import read_config
+from meshrt.models.errors import ModelError
 from meshrt.models.family import read_family
 from meshrt.models.reference import generate, load_weights
 from meshrt.programs.gpu.batch import Tokens
@@ -331,7 +332,8 @@ def test_arrivals_are_those_that_were_asked_for() -> None:
      ({"ramp_up_strategy": "linear"}, "is above 0"), ({"percentile_metrics": "x"}, "no 'x'"),
      ({"rate": 2.0, "ramp_up_strategy": "linear", "ramp_up_start_rps": 1, "ramp_up_end_rps": 2}, "leave --rate away"),
      ({"random_range_ratio": 1.0}, "below 1"), ({"random_range_ratio": 0.5, "prompt_tokens": "2:3"}, "a range already"),
-     ({"metric_percentiles": "101"}, "from 0 to 100"), ({"skip_long": True}, "give --trace-file")],
+     ({"metric_percentiles": "101"}, "from 0 to 100"), ({"skip_long": True}, "give --trace-file"),
+     ({"goodput": "ttft:5,tpot:1,ttft:9"}, "which has ttft twice")],
 )  # fmt: skip
 def test_what_a_load_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
@@ -348,6 +350,7 @@ def test_percentiles_have_their_names() -> None:
 
 
 LOAD = {"requests": 40, "prompt_tokens": "20", "output_tokens": "20", "max_batch": 4}
+REPLAYED = {"requests": None, "prompt_tokens": "32", "output_tokens": "32"}  # a trace has its own
 
 
 def told_of(**options: Any) -> dict[str, Any]:
@@ -428,20 +431,20 @@ def test_of_a_long_trace_only_as_much_is_read_as_was_asked_for(
 
 def test_a_trace_is_replayed(tmp_path: Path) -> None:
     (tmp_path / "azure.csv").write_text(AZURE)
-    result = told_of(trace_file=str(tmp_path / "azure.csv"), requests=None)
+    result = told_of(trace_file=str(tmp_path / "azure.csv"), **REPLAYED)
     assert (result["completed"], result["total_input_tokens"], result["total_output_tokens"]) == (3, 88, 15)
     assert result["trace"] == {"format": "azure", "empty": 1, "too_long": 0}
     assert 60 < result["duration"] < 60.1
-    faster = told_of(trace_file=str(tmp_path / "azure.csv"), requests=None, rate=30.0)
+    faster = told_of(trace_file=str(tmp_path / "azure.csv"), **REPLAYED, rate=30.0)
     assert 0.1 < faster["duration"] < 0.2
     (tmp_path / "own.csv").write_text(OWN)
-    assert {*told_of(trace_file=str(tmp_path / "own.csv"), requests=None)["priorities"]} == {"0", "1"}
+    assert {*told_of(trace_file=str(tmp_path / "own.csv"), **REPLAYED)["priorities"]} == {"0", "1"}
 
 
 def test_requests_that_are_too_long_are_said_and_left_out_on_demand(tmp_path: Path) -> None:
     """llama-tiny has 512 positions."""
     (tmp_path / "burst.csv").write_text(BURST.replace("472,18", "500,18"))
-    arguments = {"trace_file": str(tmp_path / "burst.csv"), "requests": None}
+    arguments = {"trace_file": str(tmp_path / "burst.csv"), **REPLAYED}
     with pytest.raises(UsageError, match=r"1 of 2 requests .* the model's 512 positions, the first has 500 \+ 18"):
         told_of(**arguments)
     result = told_of(**arguments, skip_long=True)
@@ -455,9 +458,30 @@ def test_dialogues_are_prompts_and_lengths(tmp_path: Path) -> None:
         for question, reply in said
     ]
     (tmp_path / "dialogues.json").write_text(json.dumps([*entries, {"conversations": [{"value": "alone"}]}]))
-    result = told_of(trace_file=str(tmp_path / "dialogues.json"), requests=None)
+    result = told_of(trace_file=str(tmp_path / "dialogues.json"), **REPLAYED)
     assert result["completed"] == 2 and result["trace"] == {"format": "sharegpt", "empty": 1, "too_long": 0}
     assert result["total_input_tokens"] >= 2 and result["total_output_tokens"] >= 2
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"prompt_tokens": "7"}, "--prompt-tokens is 7, and a trace has lengths"),
+     ({"output_tokens": "2:4"}, "--output-tokens is 2:4, and a trace has"),
+     ({"priorities": 2}, "--priorities 2: the trace has priorities of its own")],
+)  # fmt: skip
+def test_what_a_trace_says_itself_is_not_to_be_said_again(options: dict[str, Any], words: str, tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text(OWN)
+    gpus, trace = new_gpus(1, payload=False), str(tmp_path / "own.csv")
+    with pytest.raises(UsageError, match=words):
+        run_gpus(gpus, "llama-tiny", "serve", trace_file=trace, **options)
+
+
+def test_dialogues_without_a_tokenizer_have_a_way_out(tmp_path: Path) -> None:
+    (tmp_path / "dialogues.json").write_text('[{"conversations": [{"value": "a"}, {"value": "b"}]}]')
+    with pytest.raises(
+        ModelError, match=r"no tokenizer.json there; dialogues are read by it: .* a CSV file of lengths"
+    ):
+        run_gpus(new_gpus(1, payload=False), "llama3-8b", "serve", trace_file=str(tmp_path / "dialogues.json"))
 
 
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "TIMESTAMP,ContextTokens,GeneratedTokens\n", AZURE + "soon,1,2\n",
@@ -479,5 +503,5 @@ def test_what_is_wrong_in_a_line_is_said_with_what_it_should_be(tmp_path: Path) 
 
 def test_a_trace_that_is_not_there_is_said_to_be() -> None:
     with pytest.raises(UsageError) as refused:
-        read_trace(new_gpus(1).control, "no.csv", None)
+        read_trace(new_gpus(1).control, "no.csv", 3)
     assert str(refused.value) == "--trace-file no.csv cannot be read: no.csv: No such file or directory"

@@ -255,6 +255,10 @@ def test_quiet_says_nothing_and_no_perplexity_is_none(tmp_path: Path) -> None:
         (("--ranks", "gate_proj=16", "--held-out", "@bytes.txt"), "@bytes.txt: not readable as UTF-8 text"),
         (("--ranks", "gate_proj=16", "--held-out", "@empty.txt"), "@empty.txt: 1 tokens of text"),
         (("--ranks", "gate_proj=16", "--json", "."), "--json . is a folder"),
+        (("--ranks", "gate_proj=16", "--block", "8"), "--block 8 is of the ranks of --ratio: give that too"),
+        (("--ranks", "gate_proj=16", "--matrices", "all"), "--matrices all is of the ranks of --ratio"),
+        (("--ratio", "0.2", "--calibration", "t", "--seed", "3"), "--seed 3 is of generated stories, and --calibr"),
+        (("--ratio", "0.2", "--held-out", "t", "--held-out-stories", "3"), "--held-out t is a text: leave one of the"),
     ],
 )
 def test_bad_input_is_refused_and_nothing_written(
@@ -295,6 +299,12 @@ def test_folder_that_cannot_be_made_is_refused_before_any_work(tmp_path: Path) -
 def test_model_without_weights_is_refused(tmp_path: Path) -> None:
     done = meshrt_compress("llama3-8b", "--out", tmp_path / "out", "--ratio", "0.2")
     assert done.exit_code == 2 and "holds neither model.safetensors" in done.stderr
+
+
+def test_a_model_without_a_tokenizer_is_told_what_text_is_for(tmp_path: Path) -> None:
+    random_checkpoint(CASES["gqa82"], tmp_path / "model", 1)
+    done = meshrt_compress(tmp_path / "model", "--out", tmp_path / "out", "--ranks", "gate_proj=4")
+    assert done.exit_code == 2 and "no tokenizer.json there; text is read by it: put the model's own" in done.stderr
 
 
 def test_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,8 +357,11 @@ def test_windows_predict_every_token_once(count: int) -> None:
 def test_long_texts_keep_to_the_models_positions(tmp_path: Path) -> None:
     config = read_config(BASE)
     (tmp_path / "long.txt").write_text("a fox " * 2000)
-    sequences = file_sequences(config, load_tokenizer(BASE), tmp_path / "long.txt")
-    assert max(map(len, sequences)) == config.max_positions + 1
+    (tmp_path / "marked.txt").write_text("\ufeff" + "a fox " * 2000, encoding="utf-8")  # as some editors do
+    sequences, marked = (
+        file_sequences(config, load_tokenizer(BASE), tmp_path / name) for name in ("long.txt", "marked.txt")
+    )
+    assert max(map(len, sequences)) == config.max_positions + 1 and marked == sequences
 
 
 def test_recorded_inputs_are_those_of_every_matrix() -> None:

@@ -19,8 +19,8 @@ from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
 from meshrt.models.foreign.blocks import codes_of, with_offset
-from meshrt.models.foreign.gguf import open_gguf
-from meshrt.models.foreign.ggufmodel import read_gguf
+from meshrt.models.foreign.gguf import Gguf, GgufTensor, open_gguf
+from meshrt.models.foreign.ggufmodel import read_gguf, read_sizes
 from meshrt.models.foreign.words import tokenizer_texts
 from meshrt.models.quantize.codes import Codes
 from meshrt.models.reference import forward, load_weights, rotate
@@ -37,6 +37,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen2": {k: v for k, v in (BASE | SIZES).items() if k not in ("attention_bias", "mlp_bias")}
     | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
 }
+
+
+def without(key: str, data: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name != key}
 
 
 def meshrt_import(*arguments: str | Path) -> Result:
@@ -142,6 +146,27 @@ def test_factors_of_rotary_embedding(tmp_path: Path) -> None:
     write_gguf(base, tmp_path / "other.gguf", "Q4_0", more={"rope_freqs.weight": table})
     with pytest.raises(ModelError, match=r"rope_freqs\.weight is not the table of LLaMA 3\.1"):
         read_gguf(tmp_path / "other.gguf")
+
+
+@pytest.mark.parametrize(
+    "scaling, factor",
+    [
+        ({}, None),
+        ({"rope.scaling.factor": 4.0}, 4.0),
+        ({"rope.scale_linear": 4.0}, 4.0),
+        ({"rope.scale_linear": 8.0, "rope.scaling.factor": 2.0, "rope.scaling.type": "linear"}, 2.0),
+        ({"rope.scaling.factor": 4.0, "rope.scaling.type": "none"}, None),
+        ({"rope.scaling.factor": 0.0}, None),
+        ({"rope.scaling.factor": 1.0, "rope.scaling.type": "linear"}, None),
+    ],
+)
+def test_a_factor_of_positions_counts_where_llama_cpp_lets_it(scaling: dict[str, Any], factor: float | None) -> None:
+    sizes = {"embedding_length": 64, "attention.head_count": 4, "feed_forward_length": 96, "block_count": 1,
+             "context_length": 128, "attention.layer_norm_rms_epsilon": 1e-5}  # fmt: skip
+    values = {"general.architecture": "llama"} | {f"llama.{key}": value for key, value in (sizes | scaling).items()}
+    tensors = {"token_embd.weight": GgufTensor("F32", (96, 64), 0, 4 * 96 * 64)}
+    config = read_sizes(Gguf(Path("x.gguf"), values, tensors))
+    assert config.get("rope_scaling", {}).get("factor") == factor
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
@@ -273,6 +298,13 @@ def test_words_that_are_wrong(change: dict[str, Any], message: str) -> None:
 def test_words_that_are_not_known_are_left_out() -> None:
     assert tokenizer_texts(words(pre="another"), Path("x.gguf")) == {} == tokenizer_texts({}, Path("x.gguf"))
     assert tokenizer_texts(words(model="t5"), Path("x.gguf")) == {}
+    assert tokenizer_texts(without("tokenizer.ggml.pre", words()), Path("x.gguf")) == {}
+
+
+@pytest.mark.parametrize("pre, begins", [("llama-bpe", True), ("qwen2", False), ("gpt-2", False)])
+def test_a_text_begins_as_llama_cpp_lets_it_where_a_file_does_not_say(pre: str, begins: bool) -> None:
+    texts = tokenizer_texts(without("tokenizer.ggml.add_bos_token", words(pre=pre)), Path("x.gguf"))
+    assert (json.loads(texts["tokenizer.json"])["post_processor"] is not None) == begins
 
 
 # ------------------------------------------------------------------------------------------------------------ bad files

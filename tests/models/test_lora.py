@@ -125,3 +125,17 @@ def test_a_model_without_factors_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="has no matrix in factors; write one with `meshrt compress`"):
         trained(find_model("llama-tiny"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"rank": 0}, "--rank is 0; it starts at 1"), ({"batch": -1}, "--batch is -1"), ({"report": 0}, "--report is 0"),
+     ({"steps": 0}, "--steps is 0"), ({"lr": float("nan")}, "--lr is nan; it is above 0"),
+     ({"seed": -1}, "--seed is -1"),
+     ({"seed": HELD_OUT_SEED}, "that of the held-out stories")],
+)  # fmt: skip
+def test_numbers_that_no_training_has_are_refused(change: dict[str, Any], message: str) -> None:
+    from meshrt.models.lora import check
+
+    with pytest.raises(ModelError, match=message):
+        check(Namespace(**QUICK | change))

@@ -238,3 +238,16 @@ def test_checkpoint_check_shapes_names_both_shapes(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(random_checkpoint(BASE, tmp_path, 0))
     with pytest.raises(ModelError, match=r"k_proj.weight has shape \[48, 48\]; config.json asks for \[24, 48\]"):
         check_shapes(checkpoint, Config.from_dict(BASE | {"num_key_value_heads": 2}))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.5])
+def test_checkpoint_a_head_beside_a_shared_embedding_is_the_embedding(tmp_path: Path, scale: float) -> None:
+    folder = random_checkpoint(BASE | {"tie_word_embeddings": True}, tmp_path, 1)
+    weights = random_weights(BASE | {"tie_word_embeddings": True}, 1)
+    head = (weights["model.embed_tokens.weight"] * np.float32(scale)).astype(np.float32)
+    save_file(weights | {"lm_head.weight": head}, folder / "model.safetensors")
+    checkpoint, config = open_checkpoint(folder), read_config(folder)
+    if scale == 1:
+        return check_shapes(checkpoint, config)
+    with pytest.raises(ModelError, match="set tie_word_embeddings to false, or remove the tensor"):
+        check_shapes(checkpoint, config)

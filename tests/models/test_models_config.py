@@ -110,6 +110,10 @@ def test_config_unknown_keys_are_ignored() -> None:
         (BASE | {"rope_parameters": {"rope_theta": -1}}, "rope_parameters.rope_theta"),
         (BASE | {"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters.partial_rotary_factor"),
         (BASE | {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        (
+            BASE | {"rope_parameters": SCALING, "original_max_position_embeddings": 16},
+            "original_max_position_embeddings",
+        ),
         (BASE | {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling"),
         (without("rope_parameters") | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling.type"),
         (BASE | {"rope_parameters": 3}, "rope_parameters"),

@@ -30,7 +30,7 @@ def test_the_reference_is_transformers(name: str, tmp_path: Path) -> None:
         ("qwen3-late", {"max_window_layers": 0}),
         ("mistral-window", {"sliding_window": 7}),
         ("phi3", {"sliding_window": None}),
-        ("gemma", {"hidden_activation": "silu"}),
+        ("gemma", {"hidden_activation": "silu", "hidden_act": "silu"}),
         ("gemma2", {"attn_logit_softcapping": None}),
         ("gemma2", {"final_logit_softcapping": None}),
         ("gemma2", {"query_pre_attn_scalar": 10}),
@@ -69,6 +69,14 @@ def test_defaults_are_those_of_transformers() -> None:
     mistral = of(CASES["mistral-window"], "sliding_window")
     assert mistral.windows == (4096, 4096)
     assert of(CASES["mistral-window"] | {"sliding_window": None}).windows == ()
+    late = {"use_sliding_window": True, "max_window_layers": 0}
+    assert of(QWEN3 | late).windows == (4096, 4096)
+    assert of(QWEN3 | late | {"sliding_window": None}).windows == ()
+    assert of(CASES["gemma"] | {"hidden_act": "gelu", "hidden_activation": None}).activation == "gelu_tanh"
+    assert of(GPT2 | {"activation_function": None, "tie_word_embeddings": None}) == of(GPT2)
+    both = {"full_attention": {"rope_type": "default"}, "sliding_attention": {}}
+    bases = {"rope_theta": 5e5, "rope_local_base_freq": 7e3}
+    assert [rope.theta for rope in of(GEMMA3 | bases | {"rope_parameters": both}).ropes] == [5e5, 7e3]
 
 
 def test_a_bare_gpt2_is_found_without_the_first_part_of_its_names(tmp_path: Path) -> None:
@@ -97,6 +105,16 @@ def test_a_bare_gpt2_is_found_without_the_first_part_of_its_names(tmp_path: Path
         (PHI3 | {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "is 'longrope'; supported are"),
         (PHI3 | {"partial_rotary_factor": 0.5}, "'partial_rotary_factor' is not 1"),
         (QWEN3 | {"layer_types": ["sliding_attention"] * 2}, "'use_sliding_window' is not set"),
+        (GEMMA3 | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e3}}, "'rope_parameters' must have"),
+        (GEMMA3 | {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 8.0}}, "name it 'rope_type'"),
+        (GEMMA3 | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, "'rope_scaling' and 'rope_parameters'"),
+        (GEMMA3 | {"rope_parameters": {"full_attention": {"partial_rotary_factor": 0.5}}}, "is not 1; only whole"),
+        (CASES["gemma"] | {"hidden_act": "silu"}, "'hidden_activation' is 'gelu_pytorch_tanh' and 'hidden_act' 'silu'"),
+        (CASES["gemma"] | {"hidden_activation": "relu"}, "'hidden_activation' is 'relu' and 'hidden_act' 'gelu_py"),
+        (CASES["gemma"] | {"query_pre_attn_scalar": 7}, "'query_pre_attn_scalar' is 7, which is not what gemma has"),
+        (QWEN3 | {"final_logit_softcapping": 30.0}, "'final_logit_softcapping' is 30.0, which is not what qwen3 has"),
+        (QWEN3 | {"attn_logit_softcapping": 50.0}, "'attn_logit_softcapping' is 50.0, which is not what qwen3 has"),
+        (CASES["opt-odd"] | {"rms_norm_eps": 0.1}, "'rms_norm_eps' is 0.1; only 1e-05 is supported"),
         (QWEN3 | {"mlp_bias": True}, "'mlp_bias' is true, which is not what qwen3 has"),
     ],
 )

@@ -88,6 +88,12 @@ def test_one_expert_of_deepseek_keeps_its_probability() -> None:
     assert (of_deepseek.renormalise, of_mixtral.renormalise) == (False, True)
 
 
+def test_mixtral_turns_by_a_base_of_its_own_where_none_is_given() -> None:
+    for data, theta in ((MIXTRAL, 1e6), (QWEN3, 1e4)):
+        rope = Config.from_dict(without("rope_parameters", data)).rope
+        assert rope is not None and rope.theta == theta
+
+
 def test_the_number_of_experts_has_two_names() -> None:
     for data in (MIXTRAL, QWEN2, OLMOE, QWEN3):
         plain = without("num_experts", without("num_local_experts", data))

@@ -62,3 +62,9 @@ def test_reference_is_causal() -> None:
 def test_reference_refuses_token_ids(ids: list[int]) -> None:
     with pytest.raises(ModelError, match="token id"):
         forward(Config.from_dict(BASE), random_weights(BASE, 0), ids)
+
+
+def test_reference_refuses_a_tensor_of_another_shape(tmp_path: Path) -> None:
+    folder = random_checkpoint(BASE, tmp_path, 0)
+    with pytest.raises(ModelError, match=r"k_proj.weight has shape \[48, 48\]; config.json asks for \[24, 48\]"):
+        load_weights(folder, config=Config.from_dict(BASE | {"num_key_value_heads": 2}))

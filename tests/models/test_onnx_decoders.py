@@ -11,14 +11,16 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from onnx_graphs import FLOAT, Builder, bits4, decoder, packed, save
-from random_models import CASES, case_ids, case_seed, random_checkpoint
+from random_models import BASE, CASES, case_ids, case_seed, random_checkpoint
 
 from meshrt.commands.import_ import command
 from meshrt.models.checkpoint import check_shapes, open_checkpoint
-from meshrt.models.config import read_config
+from meshrt.models.config import Config, read_config
 from meshrt.models.integer import linear
+from meshrt.models.onnx.rotary import LLAMA3, known
 from meshrt.models.quantize.folder import read_parts
 from meshrt.models.reference import forward, load_weights
+from meshrt.models.rope import cos_sin
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "onnx"
 NAMES = sorted(path.stem for path in GOLDEN.glob("*.npz"))
@@ -64,6 +66,22 @@ def test_a_torch_export_has_the_logits_of_torch(name: str, tmp_path: Path) -> No
     assert fused["RMSNorm"] - fused["SwiGLU"] == 2 * layers
     assert fused["SwiGLU"] - fused["rotary embedding"] == 2 * layers * 6
     assert fused["rotary embedding"] - fused["attention"] >= layers * 15
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        *({"rope_theta": 5e5, "rope_scaling": LLAMA3 | {"factor": factor}} for factor in (8.0, 32.0, 40.0)),
+        *({"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": factor}} for factor in (2.5, 4.0, 16.0)),
+        *({"rope_theta": theta} for theta in (1e4, 1.5e6, 8192.0)),
+    ],
+)
+def test_factors_are_told_apart_that_are_alike_on_a_few_positions(rope: dict[str, Any]) -> None:
+    """LLaMA 3.2 has 32: a table of 30 differs by less than a thousandth on 24 positions, and by far on 8,000."""
+    positions = np.arange(24)
+    for size in (16, 64, 128):
+        config = BASE | {"head_dim": size, "rope_parameters": None, "max_position_embeddings": 1 << 20}
+        assert known(cos_sin(Config.from_dict(config | rope), positions), positions, config) == rope
 
 
 # ------------------------------------------------------------------------------------------------------- built by hand

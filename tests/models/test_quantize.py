@@ -480,6 +480,8 @@ def test_parts_are_what_was_written(place: Path, eighth: dict[str, Any]) -> None
         (("--out", "out", "--method", "gptq", "--seed", str(HELD_OUT_SEED)), "that of the held-out stories"),
         (("--out", "out", "--method", "gptq", "--calibration", "no.txt"), "no.txt: No such file or directory"),
         (("--out", "out", "--method", "hqq", "--held-out", "nowhere.txt"), "nowhere.txt: No such file or directory"),
+        (("--out", "out", "--method", "hqq", "--held-out", "t", "--held-out-stories", "3"), "--held-out t is a text"),
+        (("--out", "out", "--method", "gptq", "--calibration", "t", "--calibration-stories", "3"), "-calibration t is"),
         (("--out", "out", "--method", "hqq", "--json", "."), "--json . is a folder"),
         (("--out", "no/out", "--method", "hqq"), "there is no folder"),
         (("--sizes", "--rounds", "3"), "--rounds goes with --out"),
