@@ -176,7 +176,7 @@ def test_what_is_measured_is_what_quantize_reports(
     assert outcome.more_than(base) == nats and outcome.bytes < base.bytes / 3
 
 
-@pytest.mark.mpi(ranks=[3])
+@pytest.mark.mpi(ranks=[2, 3])
 def test_the_report_is_the_same_on_any_number_of_ranks(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With recipes that take less long than the real ones."""
     monkeypatch.setitem(RECIPES, "2", lambda model: {"HQQ": Recipe(model, "rtn")})
