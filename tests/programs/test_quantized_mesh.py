@@ -153,7 +153,7 @@ def test_mixtures_of_experts(case: str, kind: str, options: Any, tmp_path: Path,
         ("milo3", (6, 3), {}),
         ("symmetric4", (6, 6), {"head_groups": 2}),
         ("w4a8", (6, 6), {}),
-        ("milo16", (6, 3), {"regions": 2, "decode_regions": 1, "compensators": "apart"}),
+        ("milo16", (6, 3), {"regions": 2, "decode_regions": 1, "compensators": "apart", "layers": 2}),
     ],
     ids=str,
 )
