@@ -136,9 +136,7 @@ def test_stages_share_layers_and_memory() -> None:
 
 
 def test_replicas_do_not_wait_for_each_other_but_at_the_end(prompts: str) -> None:
-    report = run_gpus(
-        in_groups(2, 1, 5), "llama-tiny", "llama", prompts=prompts, **ASKED | {"max_new_tokens": 150, "layers": 2}
-    )
+    report = run_gpus(in_groups(2, 1, 5), "llama-tiny", "llama", prompts=prompts, **ASKED | {"max_new_tokens": 150})
     lengths = {len(each["token_ids"]) for each in report["result"]["requests"]}
     assert len(lengths) > 1  # they end at different times
     assert report["measured"]["bubble_seconds"]["max"] > 0
