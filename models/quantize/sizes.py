@@ -1,5 +1,6 @@
 """How many bytes a quantized model takes: in our folders, and as the papers' codes store it."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -78,17 +79,23 @@ def published_compensator_bits(scheme: CodeScheme, shape: MatrixShape, rank: int
     return numbers * (_ten_in_32(scheme.compensator_bits) + Fraction(32, scheme.group_of(shape.columns)))
 
 
+def count_alike(matrices: Sequence[MatrixShape], ranks: Mapping[str, int]) -> list[tuple[MatrixShape, int, int]]:
+    """A matrix of each shape and rank, its rank, and how many are like it: a mixture has thousands."""
+    shapes = {(shape.rows, shape.columns, ranks.get(shape.name, 0)): shape for shape in matrices}
+    many = Counter((shape.rows, shape.columns, ranks.get(shape.name, 0)) for shape in matrices)
+    return [(shape, key[2], many[key]) for key, shape in shapes.items()]
+
+
 def sizes(shapes: Shapes, scheme: CodeScheme, ranks: Mapping[str, int]) -> dict[str, Any]:
     """The whole model's: what is stored (`bytes`), as published, and by kind of matrix.
 
     `bits_per_weight` is what a quantized weight takes, with its share of scales, zeros and compensators.
     """
-    stored = sum(matrix_bytes(scheme, shape, ranks.get(shape.name, 0)) for shape in shapes.matrices)
-    added = sum(compensator_bytes(scheme, shape, ranks.get(shape.name, 0)) for shape in shapes.matrices)
-    published = sum(published_codes_bits(scheme, shape) for shape in shapes.matrices)
-    published_added = sum(
-        published_compensator_bits(scheme, shape, ranks.get(shape.name, 0)) for shape in shapes.matrices
-    )
+    alike = count_alike(shapes.matrices, ranks)
+    stored = sum(many * matrix_bytes(scheme, shape, rank) for shape, rank, many in alike)
+    added = sum(many * compensator_bytes(scheme, shape, rank) for shape, rank, many in alike)
+    published = sum(many * published_codes_bits(scheme, shape) for shape, _, many in alike)
+    published_added = sum(many * published_compensator_bits(scheme, shape, rank) for shape, rank, many in alike)
     others = shapes.others * shapes.item_bytes
     if scheme.head:
         stored_head, head = head_bytes(scheme, shapes.head), shapes.head.rows * shapes.head.columns
@@ -113,7 +120,7 @@ def _group(kind: str, matrices: Sequence[MatrixShape], scheme: CodeScheme, ranks
         "matrices": len(matrices),
         "weights": sum(shape.rows * shape.columns for shape in matrices),
         "rank": sum(ranks.get(shape.name, 0) for shape in matrices) / len(matrices),
-        "bytes": sum(matrix_bytes(scheme, shape, ranks.get(shape.name, 0)) for shape in matrices),
+        "bytes": sum(many * matrix_bytes(scheme, shape, rank) for shape, rank, many in count_alike(matrices, ranks)),
     }
 
 

@@ -106,14 +106,17 @@ def test_what_fused_attention_runs_and_moves() -> None:
 
 def test_products_attention_and_the_rest_are_all_that_a_block_runs() -> None:
     """Instructions of the whole model's second block, and registers that they load and store: nothing is left out."""
+    models = [ran(runs.model("decode", layers=layers)) for layers in (2, 3)]
+    linear = [ran(runs.product(1, *shape, **runs.ROW)) for shape in PRODUCTS.values()]
+    stretches, fused = [ran(job) for job in runs.stretches("decode")], ran(runs.fused("decode"))
     for path in ("instructions.total", "l1_bytes"):
-        whole = [ran(runs.model("decode", layers=layers)).phase("decode", path) for layers in (2, 3)]
-        products = [ran(runs.product(1, *shape, **runs.ROW)).phase("linear", path) for shape in PRODUCTS.values()]
-        between = [ran(job).phase("stretch", path) for job in runs.stretches("decode")]
-        assert whole[1] - whole[0] == sum(products) + ran(runs.fused("decode")).phase("attention", path) + sum(between)
-    blocks = [simd(ran(runs.model("decode", layers=layers)), "decode") for layers in (2, 3)]
-    products = [simd(ran(runs.product(1, *shape, **runs.ROW)), "linear") for shape in PRODUCTS.values()]
-    multiplied = ran(runs.fused("decode")).phase("attention", "instructions.fmla_8h")
+        whole = [report.phase("decode", path) for report in models]
+        products = [report.phase("linear", path) for report in linear]
+        between = [report.phase("stretch", path) for report in stretches]
+        assert whole[1] - whole[0] == sum(products) + fused.phase("attention", path) + sum(between)
+    blocks = [simd(report, "decode") for report in models]
+    products = [simd(report, "linear") for report in linear]
+    multiplied = fused.phase("attention", "instructions.fmla_8h")
     assert counts.issued(at_once, "decode") == 24 * (blocks[1] - blocks[0] - sum(products) - multiplied)
 
 

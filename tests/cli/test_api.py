@@ -652,7 +652,7 @@ def test_a_script_gives_the_same_on_any_number_of_ranks(ranks: int, run_script: 
 
 
 def test_an_error_in_the_midst_ends_all_ranks(run_script: Callable[..., Finished]) -> None:
-    done = run_script(SCRIPT, "on", ranks=4)
+    done = run_script(SCRIPT, "on", ranks=2)
     assert done.code == 3 and "asks for 128000 bytes" in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 

@@ -252,12 +252,21 @@ def test_printed_tables_mark_what_was_not_counted(capsys: pytest.CaptureFixture[
     assert "\nvirtual time *" in rows and "\nmemory traffic '" in rows and "\nreduce_sum, sent by a GPU  " in rows
 
 
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str]]:
+    """What a run says on each machine in each way."""
+    ways = {"plain": [], "all": ["-v"], "csv": ["--format", "csv"], "md": ["--format", "md"]}
+    run = ["run", "llama-tiny", "--layers", "1", "--max-new-tokens", "2", "--ignore-eos", "--on"]
+    lines = {f"{on} {way}": [*run, on, *more] for on in machines() for way, more in ways.items()}
+    return run_lines(lines, tmp_path_factory.mktemp("lines"))
+
+
 @pytest.mark.parametrize("machine", machines())
-def test_inner_quantities_are_printed_if_they_are_asked_for(machine: str, tmp_path: Path) -> None:
+def test_inner_quantities_are_printed_if_they_are_asked_for(
+    machine: str, printed: dict[str, tuple[int, str, str]]
+) -> None:
     """As docs/start.md says: of the result and of the table; as JSON and CSV all is there in any case."""
-    line = ["run", "llama-tiny", "--on", machine, "--layers", "1", "--max-new-tokens", "2", "--ignore-eos"]
-    ways = {"plain": line, "all": [*line, "-v"], "csv": [*line, "--format", "csv"], "md": [*line, "--format", "md"]}
-    outcomes = run_lines(ways, tmp_path)
+    outcomes = {way: printed[f"{machine} {way}"] for way in ("plain", "all", "csv", "md")}
     assert all((code, err) == (0, "") for code, _, err in outcomes.values()), outcomes
     names = {
         way: {re.split(r"  +|: | [|'*^~]", line.removeprefix("| "))[0] for line in out.splitlines()}
@@ -283,7 +292,11 @@ def test_every_field_is_explained(machine: str, run_explain: Callable[[str], str
 
 
 def test_what_is_known_of_the_host_is_explained(run_explain: Callable[[str], str], tmp_path: Path) -> None:
-    works = ["gemm --m 16", "shift --steps 2", *(f"llama-tiny --max-new-tokens 2 --on {on}" for on in machines())]
+    works = [
+        "gemm --m 16",
+        "shift --steps 2",
+        *(f"llama-tiny --layers 1 --max-new-tokens 2 --on {on}" for on in machines()),
+    ]
     lines = {work: ["run", *work.split(), "--quiet", "--json", "-"] for work in works}
     keys = set()
     for code, out, err in run_lines(lines, tmp_path).values():

@@ -106,7 +106,7 @@ def test_a_table_is_whole_on_any_terminal(
     assert "\N{HORIZONTAL ELLIPSIS}" not in screen
 
 
-@pytest.mark.parametrize("columns", [60, 200])
+@pytest.mark.parametrize("columns", [60, pytest.param(200, marks=pytest.mark.all)])
 def test_a_long_message_is_wrapped_on_a_terminal_and_a_line_elsewhere(
     columns: int, run_meshrt: Callable[..., Finished]
 ) -> None:

@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_refused_before_it_is_made(line: str, outcomes: dic
     assert err.startswith("meshrt: error") and REFUSED[line] in err
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("line", ON_TWO_RANKS)
 def test_so_it_is_on_two_ranks(line: str) -> None:
     finished = run_ranks([*LIMITED, sys.executable, "-m", "meshrt.cli", "run", *line.split()], 2)

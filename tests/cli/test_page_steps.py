@@ -22,7 +22,7 @@ from meshrt.studies.page import PageRun, write_page
 from meshrt.studies.steppage import kinds_of_path, steps_of, timeline_of
 from meshrt.studies.traces import ALONE, ShownStep, Span, covered, read_trace, reasons, rows_of_path, shares
 
-TINY = {"model": "llama-tiny", "layers": 2, "prompt_ids": "1,2,3", "max_new_tokens": 2, "ignore_eos": True}
+TINY = {"model": "llama-tiny", "layers": 1, "prompt_ids": "1,2,3", "max_new_tokens": 2, "ignore_eos": True}
 
 
 def numbers(text: str) -> list[float]:

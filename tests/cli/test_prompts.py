@@ -267,7 +267,7 @@ def test_a_dialogue_goes_on_from_all_that_was_said(
     """Each answer is that of a run that reads all tokens so far, of which each is computed once; where a run has no
     room for more, the next one reads all."""
     monkeypatch.setattr("meshrt.commands.chat.LONGER", 2)
-    settings: dict[str, Any] = {"gpu": {"tp": 2}, "neuron": {"cores": 2}}.get(machine, {})
+    settings: dict[str, Any] = {"gpu": {"tp": 2}, "neuron": {"cores": 2}, "mesh": {"mesh": "6x6"}}.get(machine, {})
     program, arguments = load_program("llama", machine), {"model": "llama-tiny", "layers": 1, "max_new_tokens": 6}
     with say(monkeypatch, comm.rank, b"\nThe little dog\n\nThen\nA cat\n"):
         assert talk(comm, Board.alone(), program, arguments, settings) == 0

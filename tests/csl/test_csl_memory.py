@@ -70,7 +70,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = re.findall(r"meshrt/csl/native/\w+\.c", (ROOT / "pyproject.toml").read_text())
     assert {ROOT / name for name in sources} == {*(Path(meshrt.csl.__path__[0]) / "native").glob("*.c")}
     assert COMPILER is not None
-    flags = ["-std=c99", "-O1", "-fPIC", "-ffp-contract=off", "-I", sysconfig.get_paths()["include"]]
+    flags = ["-std=c99", "-O0", "-fPIC", "-ffp-contract=off", "-I", sysconfig.get_paths()["include"]]
     renamed = [f"-D{name}=faulty_{name}" for name in ("malloc", "calloc", "realloc")]
     path = folder / "_machine.so"
     subprocess.run([COMPILER, *flags, "-c", "faults.c"], cwd=folder, check=True)

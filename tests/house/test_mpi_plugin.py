@@ -48,12 +48,6 @@ def test_hangs(comm):
     wait_for_ever(comm)
 
 @pytest.mark.mpi(ranks=[3])
-def test_dies(comm):
-    if comm.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    comm.Barrier()
-
-@pytest.mark.mpi(ranks=[3])
 def test_draws_ranks(comm):
     from hypothesis import Phase, given, settings, strategies as st
     from measure import on_first
@@ -74,6 +68,12 @@ def test_skips(comm):
 @pytest.mark.mpi(ranks=[3])
 def test_good_after_all(comm):
     assert comm.allgather(comm.rank) == [0, 1, 2]
+
+@pytest.mark.mpi(ranks=[3])
+def test_dies(comm):
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.Barrier()
 
 def test_serial(module):
     pass

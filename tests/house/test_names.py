@@ -21,6 +21,10 @@ OF_THEIR_OWN = {  # what they hold has no other name
     ("models/stories.py", "thing"),  # of a story
     ("meshrt/commands/show.py", "what"),  # its option
 }
+# A comment, or a text with its prefix.
+TEXTS = re.compile(
+    r"""#.*|([A-Za-z]{0,2})("{3}(?:[^\\]|\\[\s\S])*?"{3}|'{3}(?:[^\\]|\\[\s\S])*?'{3}|"(?:[^"\\\n]|\\[\s\S])*"|'(?:[^'\\\n]|\\[\s\S])*')"""
+)
 PYTHON = "#!/usr/bin/env python3"  # how commands in ci/ begin that have no ending
 # Nodes of CSL's grammar are only ever named n.NAME or nodes.NAME: its words are not the house's.
 GRAMMAR = "meshrt/csl/nodes.py"
@@ -48,16 +52,30 @@ class Names:
 def house() -> dict[str, Names]:
     """The names of each file. Its tree is not kept: the garbage collector would look through all of them each time."""
     return {
-        str(path.relative_to(ROOT)): names_of(ast.parse(path.read_text()))
+        str(path.relative_to(ROOT)): names_of(path.read_text(), folder != "tests")
         for folder in FOLDERS for path in (ROOT / folder).rglob("*")
         if path.suffix == ".py"
         or (folder == "ci" and not path.suffix and path.is_file() and path.read_text().startswith(PYTHON))
     }  # fmt: skip
 
 
-def names_of(tree: ast.Module) -> Names:
-    imported = {node.module for node in nodes_of(tree) if isinstance(node, ast.ImportFrom)}
-    return Names(SAY_NOTHING & {*locals_of(tree)}, [*types_of(tree)], "meshrt.csl.nodes" in imported)
+def names_of(text: str, types: bool) -> Names:
+    """`types`: those, too. Most files have the words in texts and comments alone, and of these no tree is made, or
+    only its top is looked at."""
+    words, nodes = SAY_NOTHING & words_of(text), "meshrt.csl.nodes"
+    tree = ast.parse(text if words or types or nodes in text else "")
+    imported = {node.module for node in nodes_of(tree) if isinstance(node, ast.ImportFrom)} if nodes in text else set()
+    return Names(words and words & {*locals_of(tree)}, [*types_of(tree)] if types else [], nodes in imported)
+
+
+def words_of(text: str) -> set[str]:
+    """All words of a file but for those in comments and texts: among them is each name that it binds."""
+    return {*re.findall(r"\w+", TEXTS.sub(code_of, text))}
+
+
+def code_of(match: re.Match[str]) -> str:
+    """Of a text: what may have code in braces."""
+    return match[0] if "f" in (match[1] or "").lower() else " "
 
 
 def nodes_of(tree: ast.AST) -> Iterator[ast.AST]:
@@ -101,6 +119,13 @@ def test_no_local_has_a_name_that_says_nothing(folder: str) -> None:
 def test_it_finds_them() -> None:
     text = "class Cell:\n    what: str\ndef f(told):\n    found = [one for one in told]\n    return found\n"
     assert {*locals_of(ast.parse(text))} == {"told", "found", "one"}
+    assert names_of(text, False).locals == {"told", "found", "one"}
+
+
+def test_words_in_texts_and_comments_bind_nothing() -> None:
+    text = "a = 'one # b' + \"it's\" + r\"\"\"some\nthing\"\"\"  # told 'c'\nd = f'{[told for told in a]}' '\\'found'\n"
+    text += "what = 3\n"
+    assert words_of(text) == {"a", "d", "f", "for", "in", "told", "what", "3"}
 
 
 def types_of(tree: ast.Module) -> Iterator[str]:

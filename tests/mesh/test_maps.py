@@ -69,12 +69,14 @@ def test_maps_add_up_to_the_counters_and_are_equal_on_any_ranks(name: str, tmp_p
     report = emulate(comm, Board.alone(), loaded, options, maps=str(folder / "maps.npz"), **settings)
     if comm.rank:
         return
-    alone = emulate(MPI.COMM_SELF, Board.alone(), loaded, options, maps=str(folder / "alone.npz"), **settings)
     off = emulate(MPI.COMM_SELF, Board.alone(), loaded, options, **settings)
-    for run in (report, alone, off):
-        run.pop("host")
-    assert report == alone == off
-    assert (folder / "maps.npz").read_bytes() == (folder / "alone.npz").read_bytes()
+    report.pop("host"), off.pop("host")
+    assert report == off
+    if comm.size > 1:
+        alone = emulate(MPI.COMM_SELF, Board.alone(), loaded, options, maps=str(folder / "alone.npz"), **settings)
+        alone.pop("host")
+        assert report == alone
+        assert (folder / "maps.npz").read_bytes() == (folder / "alone.npz").read_bytes()
     maps_read = read_maps(str(folder / "maps.npz"))
     about, file = maps_read.about, maps_read.arrays
     assert [*about["parts"]] == ["total", *(phase["name"] for phase in report["phases"])]

@@ -203,10 +203,11 @@ def test_messages_are_those_of_the_counters_on_any_ranks(name: str, tmp_path: Pa
     report = emulate(comm, Board.alone(), loaded, options, **files, **settings)
     if comm.rank:
         return
-    emulate(MPI.COMM_SELF, Board.alone(), loaded, options, goal=str(folder / "b.goal"), **settings)
     off = emulate(MPI.COMM_SELF, Board.alone(), loaded, options, **settings)
     assert report["measured"] == off["measured"]
-    assert (folder / "a.goal").read_bytes() == (folder / "b.goal").read_bytes()
+    if comm.size > 1:
+        emulate(MPI.COMM_SELF, Board.alone(), loaded, options, goal=str(folder / "b.goal"), **settings)
+        assert (folder / "a.goal").read_bytes() == (folder / "b.goal").read_bytes()
     ranks = read_goal((folder / "a.goal").read_text())
     check_matches(ranks)
     senders, receivers, nbytes, packets = read_maps(files["maps"]).arrays["total/pairs"].T.tolist()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from generations import same_as_on_one_rank
+from losses import before_is_computed_once  # noqa: F401 - a fixture for all
 from mpi_jobs import Finished
 from random_models import CASES, case_ids, case_seed, random_checkpoint, random_weights
 from safetensors.numpy import load_file, save_file

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from losses import before_is_computed_once  # noqa: F401 - a fixture for all
 from random_models import CASES, case_ids, case_seed, random_checkpoint
 from safetensors.numpy import load_file, save_file
 

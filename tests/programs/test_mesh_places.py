@@ -154,7 +154,7 @@ def test_several_ranks_drop_what_one_does(way: str, tmp_path: Path, comm: Any) -
         random_moe("qwen2-moe", model)
     meet(comm)
     report, _ = same_as_on_one_rank(
-        comm, model, (6, 4), model.parent, prompt_ids="5,6,7,60,2,1", max_new_tokens=2, layers=2,
+        comm, model, (6, 4), model.parent, prompt_ids="5,6,7,60,2,1", max_new_tokens=2, layers=1,
         **options("3x2", 1, way, True),
     )  # fmt: skip
     assert any(report["result"]["experts"]["dropped"])
@@ -166,7 +166,7 @@ def test_what_was_dropped_is_known_to_a_generation_that_goes_on(tmp_path: Path, 
     if comm.rank == 0:
         random_moe("qwen2-moe", model)
     meet(comm)
-    goes_on_from_a_state(comm, model, model.parent, 4, layers=2, **options("4x4", 1, "ring", True))
+    goes_on_from_a_state(comm, model, model.parent, 4, layers=1, **options("4x4", 1, "ring", True))
 
 
 @pytest.mark.mpi(ranks=[1])

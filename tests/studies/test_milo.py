@@ -162,14 +162,14 @@ def test_table_4s_policies_get_the_same_bytes_and_the_averages_are_exact() -> No
 def test_what_is_measured_is_what_quantize_reports(
     model: str, run_meshrt: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ("--held-out-stories", "3", "--ranks", "dense-2+frequency-2", "--rounds", "1", "--quiet",
-               "--calibration-stories", "8")  # fmt: skip
+    options = ("--held-out-stories", "2", "--ranks", "dense-2+frequency-2", "--rounds", "1", "--quiet",
+               "--calibration-stories", "4")  # fmt: skip
     done = run_meshrt("quantize", model, "--out", str(tmp_path / "out"), "--json", str(tmp_path / "told"), *options)
     assert done.code == 0, done.stderr
     report = json.loads((tmp_path / "told").read_text())
-    monkeypatch.setattr(quality, "CALIBRATION_STORIES", 8)
-    outcome = measure(Recipe(model, "milo", "dense-2+frequency-2", rounds=1), 3)
-    base = measure(Recipe(model, "fp16"), 3)
+    monkeypatch.setattr(quality, "CALIBRATION_STORIES", 4)
+    outcome = measure(Recipe(model, "milo", "dense-2+frequency-2", rounds=1), 2)
+    base = measure(Recipe(model, "fp16"), 2)
     assert report["bytes"] == outcome.bytes and report["compensator_bytes"] == outcome.compensator_bytes
     assert report["perplexity"]["after"] == outcome.perplexity and report["perplexity"]["before"] == base.perplexity
     nats = (report["perplexity"]["nats_more"], report["perplexity"]["standard_error"])

@@ -25,12 +25,12 @@ from meshrt.studies.tune.trials import Question, decode_cycles
 
 Run = Callable[..., Any]
 SIDES = ("--sides", "6", "--decode-sides", "8")
-LENGTHS = ("--prompt-tokens", "5", "--new-tokens", "9")
+LENGTHS = ("--prompt-tokens", "5", "--new-tokens", "9", "--layers-run", "1")
 MESHES = Space(sides=(6, 8), decode_sides=(8, 12))
 
 
 def question(prompt: int = 5, new: int = 9, layers_run: int | None = 1, **limits: int) -> Question:
-    """One layer stands for all four: the command below runs all."""
+    """One layer stands for all four."""
     return tuned.make_question("llama-tiny", find_device("wse2", **limits), prompt, new, "shift", None, layers_run)
 
 
@@ -235,7 +235,7 @@ def test_tune_then_run(tell: Run, tmp_path: Path):
     assert again.pop("host")["cached"] is True
     assert {**again, "host": answer["host"]} == answer
 
-    run = ("run", "llama-tiny", "--prompt", "One day", "--max-new-tokens", "8")
+    run = ("run", "llama-tiny", "--prompt", "One day", "--max-new-tokens", "3")
     untuned = json.loads(tell(*run, "--json", "-").stdout)
     for ranks in (1, 2):
         code, out, err, _ = tell(*run, "--tuned", "--json", "-", ranks=ranks)
