@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, FunctionType, NoneType
 from typing import Any
@@ -26,12 +26,15 @@ from meshrt.mesh.exchange.marching import MarchingConvoy, MarchingPorter
 from meshrt.mesh.exchange.porter import Porter
 from meshrt.mesh.memory import CoreMemory
 from meshrt.mesh.wires import fabric
+from meshrt.mesh.wires.receiving import Flight
 from meshrt.programs.mesh.cache import TokenCache
 from meshrt.programs.mesh.chunks import Chunks
 
 LEAVES = frozenset((int, float, bool, str, bytes, range, NoneType, FunctionType))  # with no array in them
-# Names that no array is of: MeshGEMM and shift have the host move tiles in place.
-EMPTY = ("KV cache", "A coming in", "B coming in", "tile coming in")
+# Names that no array is of: MeshGEMM and shift have the host move tiles in place. Where a ring has several places at a
+# core, a flight has what comes in until it is waited for.
+COMING = ("A coming in", "B coming in", "tile coming in")
+EMPTY = ("KV cache", *COMING)
 HOST = (Block, TokenCache, Chunks)  # not walked: the machine itself, its cache, and maps of the matrices' indices
 # A token leaves from its place in the cache; here it is copied out of rows that hold different numbers of them.
 IN_PLACE = {("_move", "packet"), ("_pass_down", "packet")}
@@ -51,7 +54,11 @@ class Watch:
         leads = {(memory.mesh.block_height, memory.mesh.block_width) for memory in self.memories}
         charges = {key: charge.nbytes for memory in self.memories for key, charge in memory.arrays.items()}
         buffers, in_place, walked = dict[int, tuple[str, np.ndarray]](), set[int](), set[int]()
+        coming = dict[int, np.ndarray]()
         for name, value in _variables(sys._getframe(2)):
+            for flight in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(flight, Flight):
+                    coming |= {id(_owner(array)): _owner(array) for array in _arrays(flight.moves, leads, set())}
             for array in _arrays(value, leads, walked):
                 owner = _owner(array)
                 buffers[id(owner)] = name, owner
@@ -63,17 +70,17 @@ class Watch:
             each = owner.nbytes // int(np.prod(owner.shape[:2]))
             if key in charges:
                 assert charges[key] >= each, f"{name}: {charges[key]} bytes are charged, {each} live"
-            elif key not in in_place:
+            elif key not in in_place and key not in coming:
                 uncharged[name] += each
-        assert uncharged.total() <= self._held(), f"not charged: {dict(uncharged)}, held by name: {self._held()}"
+        held = self._held(lambda name: not name.startswith(EMPTY))
+        assert uncharged.total() <= held, f"not charged: {dict(uncharged)}, held by name: {held}"
+        size = sum(owner.nbytes // int(np.prod(owner.shape[:2])) for key, owner in coming.items() if key not in charges)
+        assert size <= self._held(lambda name: name.startswith(COMING)), f"{size} bytes come in without a room"
 
-    def _held(self) -> int:
-        """Bytes of what is held by name, but for what no array is of."""
+    def _held(self, counts: Callable[[str], bool]) -> int:
+        """Bytes of what is held by those names that count."""
         return sum(
-            int(np.max(nbytes))
-            for memory in self.memories
-            for name, nbytes in memory.names.items()
-            if not name.startswith(EMPTY)
+            int(np.max(nbytes)) for memory in self.memories for name, nbytes in memory.names.items() if counts(name)
         )
 
 
