@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from meshrt.programs.gpu.serveoptions import Load
+
 
 @dataclass(frozen=True)
 class Relation:
@@ -87,6 +89,7 @@ BASE: dict[str, dict[str, Any]] = {
 NUMBERS = {"@payload": True}
 WORDS = NUMBERS | {"layers": 1}  # of a model: those of all layers say no more
 LINES = NUMBERS | {"prompt_ids": None, "prompts": "{tmp}/prompts"}
+MADE_UP = {"requests": None, "prompt_tokens": Load.prompt_tokens, "output_tokens": Load.output_tokens}  # all unsaid
 RAMP = {"ramp_up_start_rps": 10.0, "ramp_up_end_rps": 1000.0}
 SQUARE: dict[str, Any] = {"@mesh": (6, 6), "k": 12, "n": 12}
 DRAWN = WORDS | {"temperature": 5.0, "max_new_tokens": 6, "ignore_eos": True}
@@ -390,8 +393,8 @@ ROWS: dict[str, list[Row]] = {
         Row("kv_blocks", 9, "result.kv_blocks", becomes(4, 9)),
         Row("max_batch", 2, "result.largest_batch", becomes(4, 2)),
         Row("max_prefill_tokens", 5, "measured.launches", GROWS, None, "one prompt at a time"),
-        Row("trace_file", "{tmp}/trace.csv", "result.completed", becomes(32, 2), {"requests": None}, "of two requests"),
-        Row("skip_long", True, "result.completed", RUNS, {"requests": None, "trace_file": "{tmp}/long.csv"},
+        Row("trace_file", "{tmp}/trace.csv", "result.completed", becomes(32, 2), MADE_UP, "of two requests"),
+        Row("skip_long", True, "result.completed", RUNS, MADE_UP | {"trace_file": "{tmp}/long.csv"},
             "one of its two requests is longer than the model may read"),
         Row("burstiness", 0.2, "result.mean_ttft_ms", OTHER, {"rate": 1000.0}),
         Row("ramp_up_strategy", "exponential", "result.duration", GROWS, RAMP | {"ramp_up_strategy": "linear"}),
