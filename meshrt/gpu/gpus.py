@@ -284,8 +284,9 @@ class Gpus:
 
     @contextmanager
     def phase(self, name: str, tokens: int = 0) -> Iterator[None]:
-        """Count what is done inside by name; the same name again adds to it. All GPUs meet at its end."""
+        """Count what is done inside by name; the same name again adds to it. All GPUs meet at its begin and its end."""
         with one_phase(self, name, tokens):
+            self.meet()
             before = self._readings()
             try:
                 yield

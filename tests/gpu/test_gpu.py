@@ -304,6 +304,21 @@ def test_what_an_exception_ends_is_counted_and_given_back() -> None:
     assert all(times) and sum(times) == pytest.approx(report["measured"]["critical_path"]["seconds"])
 
 
+def test_a_phase_begins_when_the_last_gpu_is_there() -> None:
+    """So what was done before it, on whichever GPU, is no part of its time."""
+    seconds = []
+    for busy in (0, 1):
+        gpus = new_gpus(2, payload=False)
+        wide, few = gpus.mine[0].shaped((512, 512)), gpus.mine[0].shaped((4, 4))
+        matmul(gpus.mine[busy], wide, wide)
+        with gpus.phase("next"):
+            matmul(gpus.mine[0], few, few)
+        seconds.append(gpus.phases["next"].seconds)
+    device = gpus.device
+    least = device.launch_seconds + device.kernel_seconds + products_seconds(device, ((4, 4, 4),), 4)
+    assert seconds == pytest.approx([least, least])
+
+
 @pytest.mark.parametrize("payload", [True, False])
 @pytest.mark.parametrize(
     ("wrong", "message"),
