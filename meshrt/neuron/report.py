@@ -34,10 +34,11 @@ MAPS = {
 
 def summaries(core: NeuronCore) -> list[dict[str, Any]]:
     """A core's whole run, then its phases, as plain numbers."""
+    end = core.barrier()  # first: a result that still waits for its place is counted then
     busy = {engine.name: engine.busy for engine in core.engines} | {"dma": core.dma.busy}
     instructions = {engine.name: engine.instructions for engine in core.engines} | {"dma": core.dma.transfers}
     peaks = {buffer.name: buffer.most for buffer in (core.hbm, core.sbuf, core.psum)}
-    whole = NeuronPhase("", 0.0, dict(core.counts), busy, instructions, core.barrier(), peaks)
+    whole = NeuronPhase("", 0.0, dict(core.counts), busy, instructions, end, peaks)
     return [asdict(phase) for phase in (whole, *core.phases)]
 
 

@@ -8,6 +8,7 @@ from gpu_runs import Alone
 from neuron_cores import loaded, tensor
 
 from meshrt.errors import UsageError
+from meshrt.neuron import language as nl
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import find_neuron_device
 from meshrt.ranks.board import Board
@@ -46,6 +47,14 @@ def test_each_phase_has_what_the_cores_did_in_phases_of_its_name(names: tuple[li
     assert energy["idle"] >= 2 * seconds * idle * (1 - 1e-9)
     if names == (["a"], ["b"]):  # at the same time: both wait for the slower one, and once
         assert energy["idle"] == pytest.approx(2 * seconds * idle)
+
+
+def test_a_result_without_a_place_is_counted_at_the_end() -> None:
+    cores = new_cores(1)
+    nl.load(tensor(cores.mine[0], 128, 10))
+    measured = report_of(cores)["measured"]
+    assert measured["hbm_bytes"]["read"] == 128 * 10 * 4 and measured["sbuf_bytes"]["max"] == 128 * 10 * 4
+    assert measured["engines"]["dma"]["busy_seconds"] > 0 and measured["critical_path"]["seconds"] > 0
 
 
 def test_a_phase_that_comes_again_has_the_largest_sum_of_a_core() -> None:
