@@ -75,11 +75,7 @@ def add(gpu: Gpu, target: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def take(gpu: Gpu, table: np.ndarray, rows: np.ndarray, dtype: Any = None) -> np.ndarray:
-    """Rows of a table [n, columns], int [m] -> [m, columns]. `dtype`: what it is counted in; None: the GPU's own.
-    UsageError for rows that the table has not; of a recorded one they are not known yet.
-    """
-    if gpu.payload and gpu.plan is None and len(rows) and not 0 <= rows.min() <= rows.max() < len(table):
-        raise UsageError(f"take of rows {rows.min()} to {rows.max()}: the table has rows 0 to {len(table) - 1}")
+    """Rows of a table [n, columns], int [m] -> [m, columns]. `dtype`: what it is counted in; None: the GPU's own."""
     out = gpu.new(len(rows), table.shape[1], dtype=dtype)
     return gpu.launch(_take, out, table, rows, cost=gpu.cost(0, 2 * gpu.size(out, dtype)))
 

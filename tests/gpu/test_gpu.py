@@ -344,13 +344,6 @@ def test_shapes_that_do_not_go_together_are_refused(payload: bool, wrong: Any, m
         wrong(gpus, gpus.mine[0].shaped((2, 3)))
 
 
-@pytest.mark.parametrize("row", [-1, 3])
-def test_rows_that_a_table_has_not_are_refused(row: int) -> None:
-    gpu = new_gpus(1).mine[0]
-    with pytest.raises(UsageError, match="the table has rows 0 to 2"):
-        take(gpu, gpu.shaped((3, 4)), np.array([0, row]))
-
-
 def test_a_gpus_limit_comes_before_the_hosts() -> None:
     with pytest.raises(LimitError, match="asks for 4000000000000 bytes"):
         new_gpus(1).mine[0].new(10**6, 10**6)
