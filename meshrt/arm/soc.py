@@ -201,14 +201,16 @@ class Soc:
         with one_phase(self, name, tokens):
             phase = self.phases.setdefault(name, ArmPhase())
             phase.begun = self.counted(), sums(self.system)
-            yield phase
-            self.note("phases", name, phase.begun[1]["seconds"], self.system["seconds"])
-            cores, system = phase.begun
-            if tokens is not None:
-                phase.tokens = (phase.tokens or 0) + tokens
-            phase.cores.update({key: n - cores[key] for key, n in self.counted().items()})
-            for key, n in self.system.items():
-                phase.system[key] += n - system[key]
+            try:
+                yield phase
+            finally:  # also of one that an exception ends which a program catches
+                self.note("phases", name, phase.begun[1]["seconds"], self.system["seconds"])
+                cores, system = phase.begun
+                if tokens is not None:
+                    phase.tokens = (phase.tokens or 0) + tokens
+                phase.cores.update({key: n - cores[key] for key, n in self.counted().items()})
+                for key, n in self.system.items():
+                    phase.system[key] += n - system[key]
 
     def counted(self) -> Counter[str]:
         """What the hosted cores have come to: instructions by their names, and other counts."""

@@ -8,6 +8,7 @@ and its kernels need no host. A second stream is for collectives that go on besi
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -142,8 +143,10 @@ class Gpu:
     def fused(self, cost: Cost) -> Iterator[None]:
         """What is launched inside is one kernel, of this cost: what it has between stays on the chip."""
         calls = self.fusing = []
-        yield
-        self.fusing = None
+        try:
+            yield
+        finally:
+            self.fusing = None
         self.launch(_in_turn, calls[-1][1], calls, cost=cost)
 
     def node(self, cost: Cost, name: str = "") -> None:
@@ -201,13 +204,13 @@ class Gpu:
             if reused is not None:
                 self._remember(reused, dtype, 0)
                 return reused
-        fresh = self.shaped(shape, dtype)
-        nbytes = self.size(fresh, dtype)
+        nbytes = int(prod(shape)) * (self.dtype if dtype is None else np.dtype(dtype)).itemsize
         if self.plan is None:
             self.memory.take("workspace", nbytes)
         else:
             self.memory.take(self.plan.name, nbytes)
             self.plan.taken[self.index] = self.plan.taken.get(self.index, 0) + nbytes
+        fresh = self.shaped(shape, dtype)  # after the GPU's limit, for the host may have less
         self._remember(fresh, dtype, nbytes)
         return fresh
 
@@ -223,7 +226,7 @@ class Gpu:
         buffers = self.scopes.pop()
         if self.plan is not None:
             self.plan.release(self.index, buffers)
-        else:
+        elif buffers:
             self.memory.give_back("workspace", sum([nbytes for _, _, nbytes in buffers]))
 
 

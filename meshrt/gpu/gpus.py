@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -90,10 +91,11 @@ class Gpus:
 
     def all_gather(self, parts: Arrays, sizes: Sequence[int], dtype: Any = None, rows: bool = False) -> Arrays:
         """All GPUs' parts side by side along the last axis, or if `rows` the first, on every GPU. `sizes`: of all of
-        them, along that axis.
+        them, along that axis. UsageError for sizes that are not the parts'.
 
         `dtype`: what numbers are counted in; None: the GPUs' own.
         """
+        self._check_parts("all_gather", parts, sizes, 0 if rows else -1)
         if self.count == 1:
             return parts
         outs = [
@@ -103,7 +105,8 @@ class Gpus:
         return self._together("all_gather", parts, outs, sizes, self.itemsize(dtype), 0 if rows else -1)
 
     def reduce_sum(self, parts: Arrays) -> Arrays:
-        """The sum of all GPUs' arrays, on every GPU."""
+        """The sum of all GPUs' arrays, which have one shape, on every GPU."""
+        self._check_parts("reduce_sum", parts)
         if self.count == 1:
             return parts
         outs = [gpu.new(*part.shape) for gpu, part in zip(self.mine, parts, strict=True)]
@@ -112,6 +115,7 @@ class Gpus:
     def reduce_scatter(self, parts: Arrays, rows: bool = False) -> Arrays:
         """GPU i gets part i of the sum of all GPUs' arrays, cut along the last axis, or if `rows` the first, as evenly
         as it goes (NumPy's array_split)."""
+        self._check_parts("reduce_scatter", parts)
         if self.count == 1:
             return parts
         outs = [gpu.new(*part.shape) for gpu, part in zip(self.mine, parts, strict=True)]
@@ -124,8 +128,9 @@ class Gpus:
 
     def broadcast(self, parts: Arrays, root: int = 0) -> Arrays:
         """The array of GPU `root` on every GPU; the others' say its shape."""
-        if not 0 <= root < self.count:
+        if not isinstance(root, Integral) or not 0 <= root < self.count:
             raise UsageError(f"broadcast from GPU {root}: there are GPUs 0 to {self.count - 1}")
+        self._check_parts("broadcast", parts)
         if self.count == 1:
             return parts
         outs = [gpu.new(*part.shape) for gpu, part in zip(self.mine, parts, strict=True)]
@@ -167,6 +172,25 @@ class Gpus:
         self.ended("all_to_all", begins, times)
         for gpu, moved in zip(self.mine, hops, strict=True):
             gpu.count("all_to_all_parts", moved)
+
+    def _check_parts(self, kind: str, parts: Arrays, sizes: Sequence[int] | None = None, axis: int = 0) -> None:
+        """UsageError for what is not one array for each hosted GPU, all of one shape or, along an axis, of these sizes:
+        by shape alone nothing else would fail."""
+        if isinstance(parts, np.ndarray) or len(parts) != len(self.mine):
+            given = f"one {[*parts.shape]}" if isinstance(parts, np.ndarray) else counted(len(parts), "array")
+            raise UsageError(f"{kind} of {given}: give a list of one array for each of {len(self.mine)} GPUs")
+        if sizes is not None and len(sizes) != self.count:
+            raise UsageError(f"{kind} has {counted(len(sizes), 'size')}: give one for each of {self.count} GPUs")
+        for gpu, part in zip(self.mine, parts, strict=True):
+            if not isinstance(part, np.ndarray) or not part.ndim:
+                raise UsageError(f"{kind} of a {type(part).__name__} on GPU {gpu.index}: give arrays with an axis")
+            shape, whose = [*parts[0].shape], f"GPU {self.mine[0].index} has"
+            if sizes is not None:
+                shape[axis], whose = sizes[gpu.index - self.members.start], "its sizes say"
+            if [*part.shape] != shape:
+                raise UsageError(
+                    f"{kind} of {[*part.shape]} on GPU {gpu.index}, where {whose} {shape}: give these alike"
+                )
 
     def itemsize(self, dtype: Any = None) -> int:
         """Bytes of a number as it is counted."""
@@ -260,15 +284,18 @@ class Gpus:
 
     @contextmanager
     def phase(self, name: str, tokens: int = 0) -> Iterator[None]:
-        """Count what is done inside by name; the same name again adds to it. All GPUs meet at its end."""
+        """Count what is done inside by name; the same name again adds to it. All GPUs meet at its begin and its end."""
         with one_phase(self, name, tokens):
-            before = self._readings()
-            yield
             self.meet()
-            self.phases.setdefault(name, GpuPhase(len(self.mine))).add(before, self._readings(), tokens)
-            for gpu, start in zip(self.mine, before, strict=True):
-                if gpu.trace is not None:
-                    gpu.trace.append(Event("phases", name, start.now, gpu.now))
+            before = self._readings()
+            try:
+                yield
+                self.meet()
+            finally:  # also of one that an exception ends which a program catches; nobody meets then
+                self.phases.setdefault(name, GpuPhase(len(self.mine))).add(before, self._readings(), tokens)
+                for gpu, start in zip(self.mine, before, strict=True):
+                    if gpu.trace is not None:
+                        gpu.trace.append(Event("phases", name, start.now, gpu.now))
 
     def _readings(self) -> list[Reading]:
         return [reading(gpu, traffic) for gpu, traffic in zip(self.mine, self.traffic, strict=True)]
@@ -280,9 +307,11 @@ class Gpus:
         """Buffers that are made inside are given back at its end."""
         for gpu in self.mine:
             gpu.open_scope()
-        yield
-        for gpu in self.mine:
-            gpu.close_scope()
+        try:
+            yield
+        finally:
+            for gpu in self.mine:
+                gpu.close_scope()
 
     @contextmanager
     def recording(self, name: str) -> Iterator[StaticPlan]:
@@ -292,10 +321,12 @@ class Gpus:
             plan.add(gpu.launch_graph)
             gpu.plan = plan
         self.plan = plan
-        yield plan
-        self.plan = None
-        for gpu in self.mine:
-            gpu.plan = None
+        try:
+            yield plan
+        finally:
+            self.plan = None
+            for gpu in self.mine:
+                gpu.plan = None
 
     @contextmanager
     def noting(self) -> Iterator[StaticPlan]:

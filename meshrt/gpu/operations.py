@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.gpu.codes import Factored, GpuCodes, GpuMatrix, Rebuilt, Thin, factor_bytes, room_for, room_for_factor
 from meshrt.gpu.gpu import Cost, Gpu
 from meshrt.records import dataclass
 
 
 def matmul(gpu: Gpu, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
-    """x [m, k] @ w [k, n] (+ bias [n]) -> [m, n]: one kernel."""
+    """x [m, k] @ w [k, n] (+ bias [n]) -> [m, n]: one kernel. UsageError for other shapes."""
+    _check_product(x, w)
     m, (k, n) = len(x), w.shape
     out = gpu.new(m, n)
     cost = gpu.cost_of_products(((m, k, n),), x.size + w.size + out.size)
@@ -65,7 +67,9 @@ def coded_matmuls(
 
 
 def add(gpu: Gpu, target: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """target += other."""
+    """target += other, of the same shape or repeated along it. UsageError for other shapes."""
+    if other.shape != target.shape:
+        _check_repeats(target.shape, other.shape)
     cost = gpu.cost(target.size, (2 * target.size + other.size) * gpu.dtype.itemsize)
     return gpu.launch(_add, target, other, cost=cost)
 
@@ -83,8 +87,23 @@ def product_cost(
     shapes = tuple((len(x), *w.shape) for x, w in zip(xs, ws, strict=True))
     numbers = 0
     for x, w, out in zip(xs, ws, outs, strict=True):
+        _check_product(x, w)
         numbers += x.size + w.size + out.size
     return gpu.cost_of_products(shapes, numbers)
+
+
+def _check_product(x: np.ndarray, w: np.ndarray) -> None:
+    """UsageError for shapes that make no product: without numbers nothing else would fail."""
+    if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[0]:
+        raise UsageError(f"a product of {[*x.shape]} and {[*w.shape]}: give [m, k] and [k, n]")
+
+
+def _check_repeats(target: tuple[int, ...], other: tuple[int, ...]) -> None:
+    """UsageError where NumPy would not repeat one shape along another."""
+    if len(other) > len(target) or any(
+        n not in (1, size) for n, size in zip(reversed(other), reversed(target), strict=False)
+    ):
+        raise UsageError(f"{[*other]} added to {[*target]}: give an array of that shape, or one that repeats along it")
 
 
 def _matmul(out: np.ndarray, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None) -> None:

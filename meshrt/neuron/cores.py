@@ -1,6 +1,6 @@
 """The NeuronCores of a run, shared out over the ranks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import field
 from functools import partial
@@ -87,8 +87,10 @@ class Cores:
 
         From each core to all at once, by recursive halving and doubling where they are a power of two, or round a ring,
         whichever is fastest by the device's numbers: so small tensors go at once, large ones round the ring
-        ("Intra-node Collective Communications", Neuron SDK documentation).
+        ("Intra-node Collective Communications", Neuron SDK documentation). UsageError for what is not a tensor in HBM
+        of each hosted core, all of one shape and dtype.
         """
+        self._check_parts(parts)
         if self.count == 1:
             return parts
         arrays, times = [self._as_sent(part) for part in parts], [core.barrier() for core in self.mine]
@@ -107,6 +109,17 @@ class Cores:
                 core.put(out, total)
             results.append(out)
         return results
+
+    def _check_parts(self, parts: Sequence[Tile]) -> None:
+        if len(parts) != len(self.mine):
+            given = counted(len(parts), "tensor")
+            raise UsageError(f"all_reduce of {given}: give a list of one for each of {len(self.mine)} NeuronCores")
+        for core, part in zip(self.mine, parts, strict=True):
+            if not isinstance(part, Tile) or part.store.buffer is not core.hbm:
+                raise UsageError(f"all_reduce on NeuronCore {core.index} of what is not in its HBM: nl.store it there")
+            if (part.shape, part.dtype) != (parts[0].shape, parts[0].dtype):
+                first, other = (f"{[*tile.shape]} of {tile.dtype}" for tile in (parts[0], part))
+                raise UsageError(f"all_reduce of {first} and, on NeuronCore {core.index}, {other}: give these alike")
 
     def _fastest_sum(self, nbytes: int) -> Sum:
         """How a tensor of so many bytes is summed soonest: what a core sends is the same in all ways, 2 (n - 1) / n of

@@ -34,11 +34,32 @@ MAPS = {
 
 def summaries(core: NeuronCore) -> list[dict[str, Any]]:
     """A core's whole run, then its phases, as plain numbers."""
+    end = core.barrier()  # first: a result that still waits for its place is counted then
     busy = {engine.name: engine.busy for engine in core.engines} | {"dma": core.dma.busy}
     instructions = {engine.name: engine.instructions for engine in core.engines} | {"dma": core.dma.transfers}
     peaks = {buffer.name: buffer.most for buffer in (core.hbm, core.sbuf, core.psum)}
-    whole = NeuronPhase("", 0.0, dict(core.counts), busy, instructions, core.barrier(), peaks)
+    whole = NeuronPhase("", 0.0, dict(core.counts), busy, instructions, end, peaks)
     return [asdict(phase) for phase in (whole, *core.phases)]
+
+
+def line_up(of_cores: Sequence[Sequence[dict[str, Any]]]) -> tuple[list[list[dict[str, Any]]], list[float]]:
+    """All cores' summaries of the whole run, then of each phase, the second of a name with the second of that name; of
+    a phase that a core has not, a summary of nothing. And for each the share of the cores that have it.
+    """
+    phases: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
+    for index, of_core in enumerate(of_cores):
+        names = [summary["name"] for summary in of_core]
+        for at, summary in enumerate(of_core[1:], 1):
+            phases.setdefault((names[at], names[:at].count(names[at])), {})[index] = summary
+    empty = asdict(
+        NeuronPhase("", 0.0, dict.fromkeys(COUNTS, 0), dict.fromkeys(ENGINES, 0.0), dict.fromkeys(ENGINES, 0),
+                    peaks=dict.fromkeys(("hbm", "sbuf", "psum"), 0))
+    )  # fmt: skip
+    stretches = [[of_core[0] for of_core in of_cores]]
+    for (name, _), of_phase in phases.items():
+        absent = empty | {"name": name, "tokens": next(iter(of_phase.values()))["tokens"]}
+        stretches.append([of_phase.get(index, absent) for index in range(len(of_cores))])
+    return stretches, [1.0, *(len(of_phase) / len(of_cores) for of_phase in phases.values())]
 
 
 def combine(parts: Sequence[dict[str, Any]], device: NeuronDevice) -> dict[str, Any]:
@@ -82,14 +103,16 @@ def combine(parts: Sequence[dict[str, Any]], device: NeuronDevice) -> dict[str, 
     }
 
 
-def _counts(part: Mapping[str, Any], cores: int) -> Counts:
-    """What took energy. What DMA moves is in HBM and in SBUF."""
+def _counts(part: Mapping[str, Any], cores: int, taking_part: Mapping[int, float]) -> Counts:
+    """What took energy. What DMA moves is in HBM and in SBUF. `taking_part`: the share of the cores, by id of the part;
+    what the others took in its time is theirs.
+    """
     return {
         "link_bits": 8 * part["link_bytes"]["total"],
         "hbm_bits": 8 * part["hbm_bytes"]["total"],
         "sram_bits": 8 * (part["operand_bytes"] + part["hbm_bytes"]["total"]),
         "macs": part["mac_passes"],
-        "seconds": part["critical_path"]["seconds"],
+        "seconds": part["critical_path"]["seconds"] * taking_part[id(part)],
         "devices": cores,
     }
 
@@ -113,19 +136,30 @@ def gather(cores: Cores) -> Measured | None:
         return None
     of_cores = [summary for of_rank, _ in shares for summary in of_rank]
     messages, nbytes = (sum(sent[at] for _, sent in shares) for at in (0, 1))
-    stretches = [[of_core[at] for of_core in of_cores] for at in range(len(of_cores[0]))]
+    stretches, taking = line_up(of_cores)
     measured = [combine(parts, cores.device) for parts in stretches]
+    for part, most in zip(measured[1:], _most_sent(stretches[1:]), strict=True):
+        part["link_bytes"]["max"] = most
+    taking_part = {id(part): share for part, share in zip(measured, taking, strict=True)}
     if cores.maps_path:
         _write_maps(cores, cores.maps_path, stretches)
-    with_energy(
-        measured[0], measured[1:], partial(_counts, cores=cores.count), partial(_loads, device=cores.device)
-    )  # fmt: skip
+    counts = partial(_counts, cores=cores.count, taking_part=taking_part)
+    with_energy(measured[0], measured[1:], counts, partial(_loads, device=cores.device))
     phases = [
         {"name": parts[0]["name"], **({} if parts[0]["tokens"] is None else {"tokens": parts[0]["tokens"]}), **part}
         for parts, part in zip(stretches[1:], measured[1:], strict=True)
     ]
     host = {**cores.notes, "ranks": len(shares), "messages": messages, "bytes": nbytes}
     return Measured(asdict(cores.device), (cores.count, 1), measured[0], phases, host)
+
+
+def _most_sent(phases: Sequence[Sequence[Mapping[str, Any]]]) -> list[int]:
+    """For each phase the bytes of the core that sent most in all phases of its name, which a report has as one."""
+    sums: dict[str, list[int]] = {}
+    for parts in phases:
+        sent = sums.setdefault(parts[0]["name"], [0] * len(parts))
+        sums[parts[0]["name"]] = [n + part["counts"]["link_bytes"] for n, part in zip(sent, parts, strict=True)]
+    return [max(sums[parts[0]["name"]]) for parts in phases]
 
 
 def _write_maps(cores: Cores, path: str, stretches: Sequence[Sequence[Mapping[str, Any]]]) -> None:

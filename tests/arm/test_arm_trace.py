@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu_runs import Alone
 
+from meshrt.arm.device import find_arm_device
+from meshrt.arm.soc import Soc
 from meshrt.emulate import emulate
 from meshrt.program import load_program
 from meshrt.ranks.board import Board
+from meshrt.ranks.control import Control
 
 GIVEN: dict[str, Any] = {
     "model": "llama-tiny",
@@ -52,3 +57,14 @@ def test_a_trace_tells_what_every_core_does_all_the_time(tmp_path: Path, comm: A
     assert spent["computes"] == pytest.approx(1e6 * measured["compute_seconds"])
     assert spent["waits for other cores"] == pytest.approx(1e6 * measured["idle_seconds"])
     assert spent["waits for flash"] == pytest.approx(3e6 * measured["flash_wait_seconds"])
+
+
+def test_a_phase_that_an_exception_ends_has_what_was_done_in_it() -> None:
+    """A program catches it and goes on."""
+    soc = Soc(find_arm_device("n2x8"), 2, Control(Alone(), Board.alone(), "test"), payload=False)
+    for name in ("ended", "next"):
+        with suppress(ValueError), soc.phase(name, tokens=3):
+            soc.system["seconds"] += 0.5
+            if name == "ended":
+                raise ValueError
+    assert [(phase.tokens, phase.system["seconds"]) for phase in soc.phases.values()] == [(3, 0.5), (3, 0.5)]

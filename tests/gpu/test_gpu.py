@@ -1,6 +1,7 @@
 """The GPU runtime: two clocks, memory by name, collectives eager and recorded, the report."""
 
 import re
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
@@ -280,3 +281,69 @@ def test_where_each_pair_has_a_link_a_ring_gets_those_to_all_others() -> None:
     assert (
         new_gpus(2, payload=False, device="h200").device.link_bytes_per_second == find_gpu("h100").link_bytes_per_second
     )
+
+
+def test_what_an_exception_ends_is_counted_and_given_back() -> None:
+    """A program catches it and goes on: the phase has what was done in it, buffers of the scope are free again."""
+    gpus = new_gpus(2, payload=False)
+    with suppress(ValueError), gpus.phase("ended"), gpus.scope():
+        matmul(gpus.mine[0], gpus.mine[0].shaped((3, 5)), gpus.mine[0].shaped((5, 2)))
+        raise ValueError
+    with suppress(ValueError), gpus.recording("plan"):
+        raise ValueError
+    with suppress(ValueError), gpus.mine[0].fused(gpus.mine[0].cost(1, 1)):
+        raise ValueError
+    with gpus.phase("next"), gpus.scope():
+        add(gpus.mine[0], gpus.mine[0].new(4), gpus.mine[0].new(4))
+    assert gpus.mine[0].memory.used == 0
+    report = gather_report("gpu", gpus, "none", {}, {}, {"wall_seconds": 0.0})
+    assert report is not None
+    assert [(phase["name"], phase["flops"]) for phase in report["phases"]] == [("ended", 2 * 3 * 5 * 2), ("next", 4)]
+    assert report["measured"]["flops"] == 60 + 4
+    times = [phase["critical_path"]["seconds"] for phase in report["phases"]]
+    assert all(times) and sum(times) == pytest.approx(report["measured"]["critical_path"]["seconds"])
+
+
+def test_a_phase_begins_when_the_last_gpu_is_there() -> None:
+    """So what was done before it, on whichever GPU, is no part of its time."""
+    seconds = []
+    for busy in (0, 1):
+        gpus = new_gpus(2, payload=False)
+        wide, few = gpus.mine[0].shaped((512, 512)), gpus.mine[0].shaped((4, 4))
+        matmul(gpus.mine[busy], wide, wide)
+        with gpus.phase("next"):
+            matmul(gpus.mine[0], few, few)
+        seconds.append(gpus.phases["next"].seconds)
+    device = gpus.device
+    least = device.launch_seconds + device.kernel_seconds + products_seconds(device, ((4, 4, 4),), 4)
+    assert seconds == pytest.approx([least, least])
+
+
+@pytest.mark.parametrize("payload", [True, False])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda gpus, a: gpus.reduce_sum([a, a[:, :2]]), r"of \[2, 2\] on GPU 1, where GPU 0 has \[2, 3\]"),
+        (lambda gpus, a: gpus.reduce_scatter([a]), "of 1 array: give a list of one array for each of 2 GPUs"),
+        (lambda gpus, a: gpus.reduce_sum(np.stack([a, a])), r"of one \[2, 2, 3\]: give a list"),
+        (lambda gpus, a: gpus.reduce_sum([np.float32(1), a]), "of a float32 on GPU 0: give arrays with an axis"),
+        (lambda gpus, a: gpus.all_gather([a, a], [3, 2]), r"of \[2, 3\] on GPU 1, where its sizes say \[2, 2\]"),
+        (lambda gpus, a: gpus.all_gather([a, a], [3]), "has 1 size: give one for each of 2 GPUs"),
+        (lambda gpus, a: gpus.broadcast([a, a], 1.0), r"from GPU 1\.0: there are GPUs 0 to 1"),
+        (lambda gpus, a: matmul(gpus.mine[0], a, a), r"a product of \[2, 3\] and \[2, 3\]: give \[m, k\] and \[k, n\]"),
+        (lambda gpus, a: matmul(gpus.mine[0], a[0], a.T), r"a product of \[3\] and \[3, 2\]"),
+        (lambda gpus, a: matmuls(gpus.mine[0], [a], [a], [None]), r"a product of \[2, 3\] and \[2, 3\]"),
+        (lambda gpus, a: add(gpus.mine[0], a, a[:, :2]), r"\[2, 2\] added to \[2, 3\]: give an array of that shape"),
+        (lambda gpus, a: add(gpus.mine[0], a[:1], a), r"\[2, 3\] added to \[1, 3\]"),
+    ],
+)
+def test_shapes_that_do_not_go_together_are_refused(payload: bool, wrong: Any, message: str) -> None:
+    """By shape alone nothing else would say so: the run would count a product, or a sum, that cannot be."""
+    gpus = new_gpus(2, payload=payload)
+    with pytest.raises(UsageError, match=message):
+        wrong(gpus, gpus.mine[0].shaped((2, 3)))
+
+
+def test_a_gpus_limit_comes_before_the_hosts() -> None:
+    with pytest.raises(LimitError, match="asks for 4000000000000 bytes"):
+        new_gpus(1).mine[0].new(10**6, 10**6)
