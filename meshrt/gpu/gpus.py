@@ -14,6 +14,7 @@ from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.meter import GpuPhase, Reading, reading
 from meshrt.gpu.nodes import AUTO, check_nodes
+from meshrt.gpu.parts import check_parts
 from meshrt.gpu.plan import StaticPlan
 from meshrt.machine import one_phase
 from meshrt.ranks.console import Console
@@ -95,7 +96,7 @@ class Gpus:
 
         `dtype`: what numbers are counted in; None: the GPUs' own.
         """
-        self._check_parts("all_gather", parts, sizes, 0 if rows else -1)
+        check_parts(self.mine, "all_gather", parts, sizes, 0 if rows else -1, self.members)
         if self.count == 1:
             return parts
         outs = [
@@ -106,7 +107,7 @@ class Gpus:
 
     def reduce_sum(self, parts: Arrays) -> Arrays:
         """The sum of all GPUs' arrays, which have one shape, on every GPU."""
-        self._check_parts("reduce_sum", parts)
+        check_parts(self.mine, "reduce_sum", parts)
         if self.count == 1:
             return parts
         outs = [gpu.new(*part.shape) for gpu, part in zip(self.mine, parts, strict=True)]
@@ -115,7 +116,7 @@ class Gpus:
     def reduce_scatter(self, parts: Arrays, rows: bool = False) -> Arrays:
         """GPU i gets part i of the sum of all GPUs' arrays, cut along the last axis, or if `rows` the first, as evenly
         as it goes (NumPy's array_split)."""
-        self._check_parts("reduce_scatter", parts)
+        check_parts(self.mine, "reduce_scatter", parts)
         if self.count == 1:
             return parts
         outs = [gpu.new(*part.shape) for gpu, part in zip(self.mine, parts, strict=True)]
@@ -130,7 +131,7 @@ class Gpus:
         """The array of GPU `root` on every GPU; the others' say its shape."""
         if not isinstance(root, Integral) or not 0 <= root < self.count:
             raise UsageError(f"broadcast from GPU {root}: there are GPUs 0 to {self.count - 1}")
-        self._check_parts("broadcast", parts)
+        check_parts(self.mine, "broadcast", parts)
         if self.count == 1:
             return parts
         outs = [gpu.new(*part.shape) for gpu, part in zip(self.mine, parts, strict=True)]
@@ -172,25 +173,6 @@ class Gpus:
         self.ended("all_to_all", begins, times)
         for gpu, moved in zip(self.mine, hops, strict=True):
             gpu.count("all_to_all_parts", moved)
-
-    def _check_parts(self, kind: str, parts: Arrays, sizes: Sequence[int] | None = None, axis: int = 0) -> None:
-        """UsageError for what is not one array for each hosted GPU, all of one shape or, along an axis, of these sizes:
-        by shape alone nothing else would fail."""
-        if isinstance(parts, np.ndarray) or len(parts) != len(self.mine):
-            given = f"one {[*parts.shape]}" if isinstance(parts, np.ndarray) else counted(len(parts), "array")
-            raise UsageError(f"{kind} of {given}: give a list of one array for each of {len(self.mine)} GPUs")
-        if sizes is not None and len(sizes) != self.count:
-            raise UsageError(f"{kind} has {counted(len(sizes), 'size')}: give one for each of {self.count} GPUs")
-        for gpu, part in zip(self.mine, parts, strict=True):
-            if not isinstance(part, np.ndarray) or not part.ndim:
-                raise UsageError(f"{kind} of a {type(part).__name__} on GPU {gpu.index}: give arrays with an axis")
-            shape, whose = [*parts[0].shape], f"GPU {self.mine[0].index} has"
-            if sizes is not None:
-                shape[axis], whose = sizes[gpu.index - self.members.start], "its sizes say"
-            if [*part.shape] != shape:
-                raise UsageError(
-                    f"{kind} of {[*part.shape]} on GPU {gpu.index}, where {whose} {shape}: give these alike"
-                )
 
     def itemsize(self, dtype: Any = None) -> int:
         """Bytes of a number as it is counted."""
