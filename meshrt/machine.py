@@ -95,22 +95,17 @@ class InPhases(Protocol):
 
 @contextmanager
 def one_phase(owner: InPhases, name: str, tokens: int | None) -> Iterator[None]:
-    """A phase of a machine. UsageError as `check_phase`, and for one inside of another, in which the same would be
-    counted twice.
+    """A phase of a machine. UsageError as `check_phase`, and for one inside of another: what is done in it would be
+    counted twice, or what comes after it in neither.
     """
     check_phase(name, tokens)
     if owner.open_phase:
-        raise UsageError(inside_phase(name, owner.open_phase))
+        raise UsageError(f"phase {name!r} is inside phase {owner.open_phase!r}: one ends before the next begins")
     owner.open_phase = name
     try:
         yield
     finally:
         owner.open_phase = ""
-
-
-def inside_phase(name: str, outer: str) -> str:
-    """What is said of a phase inside of another."""
-    return f"phase {name!r} is inside phase {outer!r}: one ends before the next begins"
 
 
 def machines() -> list[str]:

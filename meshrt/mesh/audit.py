@@ -4,15 +4,13 @@ program keeps nothing.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, Protocol
 
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.machine import inside_phase
 from meshrt.mesh.memory import CoreMemory
 from meshrt.mesh.mesh import Mesh
 from meshrt.options import in_short
@@ -33,19 +31,8 @@ class Audit:
     file: str
     sent: list[tuple[int, Sequence[Awaited]]] = field(default_factory=list)  # line of the file, what was to arrive
     kept: int = 1000  # transfers, before those that were received are dropped
-    phase: str = ""  # that the cores are in
+    open_phase: str = ""  # that the cores are in
     fresh: dict[tuple[int, str], tuple[int, np.ndarray]] = field(default_factory=dict)  # line, numbers
-
-    @contextmanager
-    def inside(self, name: str) -> Iterator[None]:
-        """A phase. UsageError inside of another, which would end where this one begins, and get nothing of the rest."""
-        if self.phase:
-            raise UsageError(inside_phase(name, self.phase))
-        self.phase = name
-        try:
-            yield
-        finally:
-            self.phase = ""
 
     def works(self, macs: Any, shape: tuple[int, int]) -> None:
         """UsageError for multiply-accumulates that are no numbers, or not for each core."""

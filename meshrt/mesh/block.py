@@ -6,7 +6,7 @@ from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from meshrt.errors import UsageError
-from meshrt.machine import check_phase
+from meshrt.machine import check_phase, one_phase
 from meshrt.mesh import meter
 from meshrt.mesh.computing import Computing
 from meshrt.mesh.defects import WaferMap, embed
@@ -40,7 +40,7 @@ class Block(Computing):
         number that is none; in one's own program also for a phase inside of another.
         """
         check_phase(name, tokens)
-        with nullcontext() if self.audit is None else self.audit.inside(name):
+        with nullcontext() if self.audit is None else one_phase(self.audit, name, tokens):
             self._close()
             segment = self._open(name)
             segment.tokens = tokens
