@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.memory import Budget
 from meshrt.gpu.plan import StaticPlan
@@ -198,7 +199,10 @@ class Gpu:
         return hollow(shape, self.dtype if dtype is None else np.dtype(dtype))
 
     def new(self, *shape: int, dtype: Any = None) -> np.ndarray:
-        """A buffer for a result, counted as workspace until the scope ends; in a plan, reused by its later scopes."""
+        """A buffer for a result, counted as workspace until the scope ends; in a plan, reused by its later scopes.
+        UsageError for a side below 0."""
+        if min(shape, default=0) < 0:
+            raise UsageError(f"a buffer {[*shape]} on GPU {self.index}: give sides of 0 and more")
         if self.plan is not None:
             reused = self.plan.buffer(self.index, shape, dtype)
             if reused is not None:

@@ -75,7 +75,8 @@ def add(gpu: Gpu, target: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def take(gpu: Gpu, table: np.ndarray, rows: np.ndarray, dtype: Any = None) -> np.ndarray:
-    """Rows of a table [n, columns], int [m] -> [m, columns]. `dtype`: what it is counted in; None: the GPU's own."""
+    """Rows of a table [n, columns], int [m] -> [m, columns]. `dtype`: what it is counted in; None: the GPU's own.
+    UsageError for a row that the table has not, negative ones too."""
     out = gpu.new(len(rows), table.shape[1], dtype=dtype)
     return gpu.launch(_take, out, table, rows, cost=gpu.cost(0, 2 * gpu.size(out, dtype)))
 
@@ -122,6 +123,9 @@ def _add(target: np.ndarray, other: np.ndarray) -> None:
 
 
 def _take(out: np.ndarray, table: np.ndarray, rows: np.ndarray) -> None:
+    for row in (rows.min(initial=0), rows.max(initial=0)):
+        if row and not 0 < row < len(table):
+            raise UsageError(f"row {row} of a table {[*table.shape]}: give rows from 0 to {len(table) - 1}")
     table.take(rows, 0, out, "clip")  # what raises takes a copy of `out` first
 
 

@@ -25,6 +25,8 @@ class Squeezed:
         self.size = cache.pages.size
         self.capacity = blocks * self.size
         self.positions = np.zeros(self.capacity, np.int64)  # of what is in the buffer
+        lengths = [len(cos) for shard in model.shards for cos, _ in shard.rotary]
+        self.last = min(lengths, default=1) - 1  # position of a token; beyond are slots of a block without one
         self.runs: list[tuple[int, int, int]] = []
         self.tables: list[list[int]] = []  # of the loaded sequences, and how many blocks they have together
         self.blocks = 0
@@ -50,7 +52,8 @@ class Squeezed:
         self.tables, self.blocks, self.runs = tables, len(blocks), runs(blocks)
         by_block, within = self.positions.reshape(-1, self.size), np.arange(self.size)
         for blocks_at in self.remapped:
-            by_block[np.asarray(blocks_at)] = self.size * np.arange(len(blocks_at))[:, None] + within
+            positions = self.size * np.arange(len(blocks_at))[:, None] + within
+            by_block[np.asarray(blocks_at)] = np.minimum(positions, self.last)
         for at, layer, views, cost in self.copies:
             views[:] = self._views(at, layer)
             if self.cache.kv == "lowrank":

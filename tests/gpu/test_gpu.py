@@ -335,6 +335,7 @@ def test_a_phase_begins_when_the_last_gpu_is_there() -> None:
         (lambda gpus, a: matmuls(gpus.mine[0], [a], [a], [None]), r"a product of \[2, 3\] and \[2, 3\]"),
         (lambda gpus, a: add(gpus.mine[0], a, a[:, :2]), r"\[2, 2\] added to \[2, 3\]: give an array of that shape"),
         (lambda gpus, a: add(gpus.mine[0], a[:1], a), r"\[2, 3\] added to \[1, 3\]"),
+        (lambda gpus, a: gpus.mine[0].new(2, -1), r"a buffer \[2, -1\] on GPU 0: give sides of 0 and more"),
     ],
 )
 def test_shapes_that_do_not_go_together_are_refused(payload: bool, wrong: Any, message: str) -> None:
@@ -342,6 +343,14 @@ def test_shapes_that_do_not_go_together_are_refused(payload: bool, wrong: Any, m
     gpus = new_gpus(2, payload=payload)
     with pytest.raises(UsageError, match=message):
         wrong(gpus, gpus.mine[0].shaped((2, 3)))
+
+
+@pytest.mark.parametrize("row", [-1, 4])
+def test_a_row_that_a_table_has_not_is_refused(row: int) -> None:
+    """NumPy, as it is asked, would give the first or the last."""
+    gpu = new_gpus(1).mine[0]
+    with pytest.raises(UsageError, match=rf"row {row} of a table \[4, 2\]: give rows from 0 to 3"):
+        take(gpu, np.ones((4, 2), np.float32), np.array([0, row]))
 
 
 def test_a_gpus_limit_comes_before_the_hosts() -> None:
