@@ -200,15 +200,15 @@ class Gpu:
 
     def new(self, *shape: int, dtype: Any = None) -> np.ndarray:
         """A buffer for a result, counted as workspace until the scope ends; in a plan, reused by its later scopes.
-        UsageError for a side below 0."""
-        if min(shape, default=0) < 0:
-            raise UsageError(f"a buffer {[*shape]} on GPU {self.index}: give sides of 0 and more")
+        UsageError for a number of bytes below 0."""
         if self.plan is not None:
             reused = self.plan.buffer(self.index, shape, dtype)
             if reused is not None:
                 self._remember(reused, dtype, 0)
                 return reused
         nbytes = int(prod(shape)) * (self.dtype if dtype is None else np.dtype(dtype)).itemsize
+        if nbytes < 0:
+            raise UsageError(f"a buffer {[*shape]} on GPU {self.index}: give sides of 0 and more")
         if self.plan is None:
             self.memory.take("workspace", nbytes)
         else:
