@@ -154,7 +154,8 @@ void look_again(Machine *machine, Core *core, double time)
             machine->gives_up = 1;
             return;
         }
-        memcpy(waiting, core->pending, (size_t)count * sizeof *waiting);
+        for (int64_t place = 0; place < count; place++)
+            waiting[place] = core->pending[place];
         for (int64_t place = 0; place < count; place++) {
             const int64_t done = waiting[place]->done;
             advance(machine, core, waiting[place]);
