@@ -493,7 +493,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     *((f"llama {machine}", LINES | given, says)
       for machine in ("mesh", "neuron", "arm", "gpu") for given, says in (
           ({"temperature": 1.0}, "likeliest tokens"), ({"checkpoint": "{tmp}/s"}, "one prompt"),
-          ({"max_new_tokens": 99999}, "positions of the model"),
+          ({"max_new_tokens": 99999}, "positions of the model"), ({"resume": True}, "name it with --checkpoint"),
       )),
     ("lowrank gpu", {"logits": "{tmp}/l.npy"}, "--logits"),
     *((f"llama {on}", {"block": 16}, "of the ranks of --ratio") for on in ("mesh", "neuron")),

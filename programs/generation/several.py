@@ -6,7 +6,7 @@ from typing import Any
 
 from meshrt.errors import UsageError
 from meshrt.programs.generation.given import INPUT, read_shared
-from meshrt.programs.generation.options import GenerationOptions
+from meshrt.programs.generation.options import GenerationOptions, check_kept
 from meshrt.programs.generation.prompt import Prompt, encoded
 from meshrt.ranks.control import Control
 
@@ -26,6 +26,7 @@ def check_several(options: GenerationOptions) -> None:
         raise UsageError("--prompts has the likeliest tokens: leave --temperature away, or give one --prompt")
     if options.checkpoint is not None:
         raise UsageError("--checkpoint keeps the state of one prompt: leave --prompts away, or the checkpoint")
+    check_kept(options)
 
 
 def read_prompts(control: Control, folder: Path, vocabulary: int, options: GenerationOptions) -> list[Prompt]:

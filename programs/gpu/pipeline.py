@@ -70,6 +70,7 @@ def check_pipeline(gpus: Gpus, family: Family, options: GenerationOptions, how: 
         "--logits are of one group": options.logits is not None,
         "--temperature draws by one group's logits": bool(options.temperature),
         "--context has no prompt to share out": bool(options.context),
+        "a dialogue goes on in the cache of one group": gpus.console.turns is not None,
         "the model has experts": any(not isinstance(layer.mlp, Mlp) for layer in family.layers),
     }
     for clash, given in refused.items():

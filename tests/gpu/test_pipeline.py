@@ -1,7 +1,7 @@
 """Pipelines and replicas of tensor-parallel groups: the text of one group on any ranks, bubbles, bytes, refusals."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from gpu_runs import Alone, how_of, new_gpus, run_gpus
@@ -16,6 +16,7 @@ from meshrt.programs.gpu.pipeline import answer, open_pipelines
 from meshrt.programs.gpu.quantizing import hold_of
 from meshrt.programs.gpu.request import Request
 from meshrt.ranks.board import Board
+from meshrt.ranks.console import Console, Turns
 from meshrt.ranks.control import Control
 
 GROUPS = [(2, 2, 1), (1, 4, 1), (2, 3, 1), (1, 2, 2), (4, 1, 2), (2, 2, 2)]  # tp, pp, dp
@@ -150,6 +151,10 @@ def test_replicas_do_not_wait_for_each_other_but_at_the_end(prompts: str) -> Non
     ({"temperature": 1.0}, {}, "--temperature draws"),
     ({"checkpoint": "x"}, {}, "--checkpoint keeps"),
     ({"prompt_ids": "1"}, {"dp": 2}, "--dp is 2, and there is a prompt for 1"),
+    ({"resume": True}, {}, "--resume goes on from the state in a folder"),
+    ({"every": 3}, {"dp": 2}, "--every is 3 and no state is kept"),
+    ({"capacity": 2.0}, {}, "--capacity is about the experts of a model"),
+    ({}, {"console": Console(turns=cast(Turns, True))}, "a dialogue goes on in the cache of one group"),
     ({"layers": 1}, {}, "--pp is 2; the model has 1 layers"),
     ({"kv_blocks": 1, "prompt_tokens": 20}, {}, "request 0 needs 4 blocks"),
 ])  # fmt: skip
