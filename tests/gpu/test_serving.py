@@ -298,6 +298,8 @@ def test_figures_have_the_names_and_definitions_of_vllm() -> None:
     assert vllm_figures([first, second, after], 1.0, {}, [], [])["max_concurrent_requests"] == 2
     assert vllm_figures([second], 1.0, parse_goodput("tpot:0"), [], [])["request_goodput"] == 1 / 3
     assert vllm_figures([second], 1.0, {}, [], [])["request_goodput"] is None
+    late = Request(3, (1,), 1, 1.0, new=[7], times=[5e11])  # seconds are not counted one by one
+    assert vllm_figures([first, late], 1.0, {}, [], [])["max_output_tokens_per_s"] == 1
 
 
 def test_arrivals_are_those_that_were_asked_for() -> None:
@@ -333,7 +335,13 @@ def test_arrivals_are_those_that_were_asked_for() -> None:
      ({"rate": 2.0, "ramp_up_strategy": "linear", "ramp_up_start_rps": 1, "ramp_up_end_rps": 2}, "leave --rate away"),
      ({"random_range_ratio": 1.0}, "below 1"), ({"random_range_ratio": 0.5, "prompt_tokens": "2:3"}, "a range already"),
      ({"metric_percentiles": "101"}, "from 0 to 100"), ({"skip_long": True}, "give --trace-file"),
-     ({"goodput": "ttft:5,tpot:1,ttft:9"}, "which has ttft twice")],
+     ({"goodput": "ttft:5,tpot:1,ttft:9"}, "which has ttft twice"),
+     ({"rate": 9.0, "burstiness": 1e-4, "requests": 3}, "--burstiness is 0.0001: the gaps between 3 requests"),
+     ({"rate": 1e-9, "requests": 3}, "the last request comes at 3e[+]09 s, and the clock tells kernels apart up to"),
+     ({"ramp_up_strategy": "exponential", "ramp_up_start_rps": 1e-300, "ramp_up_end_rps": 1}, "the last request comes"),
+     ({"ramp_up_strategy": "linear", "ramp_up_start_rps": 1, "ramp_up_end_rps": float("inf")}, "rps is inf"),
+     ({"prompt_tokens": "9:100000000000000"}, "are more than the 512 positions"),
+     ({"random_prefix_len": 10**14}, "request 0: 100000000000032 prompt tokens")],
 )  # fmt: skip
 def test_what_a_load_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
@@ -356,6 +364,13 @@ REPLAYED = {"requests": None, "prompt_tokens": "32", "output_tokens": "32"}  # a
 def told_of(**options: Any) -> dict[str, Any]:
     result: dict[str, Any] = run_gpus(new_gpus(1, payload=False), "llama-tiny", "serve", **LOAD | options)["result"]
     return result
+
+
+def test_figures_have_nothing_of_the_warm_up() -> None:
+    alone = {"requests": 3, "rate": 1.0, "kv_blocks": 6, "preemption": "swap", "block_size": 8}
+    cold, warm = told_of(**alone), told_of(**alone, num_warmups=8)
+    assert warm["largest_batch"] == cold["largest_batch"] == 1
+    assert warm["host_memory"] == cold["host_memory"] and warm["host_memory"]["max"] == 0
 
 
 def test_a_closed_loop_in_lock_step_is_said() -> None:
@@ -443,12 +458,14 @@ def test_a_trace_is_replayed(tmp_path: Path) -> None:
 
 def test_requests_that_are_too_long_are_said_and_left_out_on_demand(tmp_path: Path) -> None:
     """llama-tiny has 512 positions."""
-    (tmp_path / "burst.csv").write_text(BURST.replace("472,18", "500,18"))
-    arguments = {"trace_file": str(tmp_path / "burst.csv"), **REPLAYED}
-    with pytest.raises(UsageError, match=r"1 of 2 requests .* the model's 512 positions, the first has 500 \+ 18"):
-        told_of(**arguments)
-    result = told_of(**arguments, skip_long=True)
-    assert (result["completed"], result["trace"]["too_long"]) == (1, 1)
+    for tokens in (500, 10**14):  # of the latter no host has room for the ids
+        (tmp_path / "burst.csv").write_text(BURST.replace("472,18", f"{tokens},18"))
+        arguments = {"trace_file": str(tmp_path / "burst.csv"), **REPLAYED}
+        says = rf"1 of 2 requests .* the model's 512 positions, the first has {tokens} \+ 18"
+        with pytest.raises(UsageError, match=says):
+            told_of(**arguments)
+        result = told_of(**arguments, skip_long=True)
+        assert (result["completed"], result["trace"]["too_long"]) == (1, 1)
 
 
 def test_dialogues_are_prompts_and_lengths(tmp_path: Path) -> None:
