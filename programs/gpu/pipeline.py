@@ -149,7 +149,10 @@ def answer(pipelines: Pipelines, requests: Sequence[Request]) -> None:
                 news = [[_news(each) for each in group] for group in groups]
                 _step(pipelines, [[pieces for pieces in own if pieces] for own in news], backs)
         gpus.phases["decode"].tokens += sum(len(request.new) for request in requests) - before
-    gpus.sampled = any(stage.gpus.sampled for stages in pipelines.stages for stage in stages)
+    # of all stages, whoever hosts them: a stage that has no more layers than run stands for itself
+    gpus.sampled = any(
+        stage.model.layers_run < len(stage.model.family.layers) for stages in pipelines.stages for stage in stages
+    )
 
 
 @dataclass(frozen=True)
