@@ -10,6 +10,7 @@ from test_lowrank import GQA, random_model
 from meshrt.errors import LimitError, UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.presets import find_gpu
+from meshrt.gpu.stages import pass_on, tensor_groups
 from meshrt.models.catalogue import find_model
 from meshrt.models.family import read_family
 from meshrt.programs.gpu.pipeline import answer, open_pipelines
@@ -85,6 +86,33 @@ def test_one_prompt_in_parts_through_the_stages_of_any_model(tmp_path: Path, sch
         )
         for whole in ("measured", "phases"):
             assert by_shape[whole] == report[whole]
+
+
+@pytest.mark.mpi(ranks=[1, 2])
+def test_of_uneven_stages_it_is_said_on_any_ranks_that_layers_stood_for_others(comm: Any) -> None:
+    """The first of three layers is a stage that runs whole; the rank that has it alone writes the report."""
+    arguments = {"layers": 3, "layers_run": 1, "prompt_tokens": 5, "max_new_tokens": 2, "scheme": "dense"}
+    together, alone = (
+        run_gpus(in_groups(1, 2, 1, where, payload=False), "llama3-8b", "llama", **arguments) for where in (comm, None)
+    )
+    assert outside_host(together) == outside_host(alone)
+    assert together["kinds"]["measured.critical_path.seconds"] == "extrapolated"
+
+
+def test_stages_of_several_nodes_send_by_the_adapters_of_each() -> None:
+    """Of 8 GPUs in nodes of 4 each node sends with 4 adapters, a GPU with one; of 4 in one node it is the same."""
+    for tp in (4, 8):
+        gpus = Gpus(2 * tp, find_gpu("h100"), Control(Alone(), Board.alone(), "test"), False, node_size=4, pp=2)
+        ((first, second),) = tensor_groups(gpus)
+        parts = [gpu.shaped((1 << 20, 64)) for gpu in first.mine]
+        begin = gpus.device.launch_seconds + gpus.device.kernel_seconds
+        protocols, nbytes = gpus.device.network_protocols, parts[0].nbytes
+        took = [
+            protocol.seconds + protocol.step_seconds + nbytes / (protocol.share * gpus.device.network_bytes_per_second)
+            for protocol in protocols
+        ]
+        arrivals = pass_on(gpus, first, second, parts, parts[0].shape).arrivals
+        assert arrivals == pytest.approx([begin + min(took)] * tp, rel=1e-12)
 
 
 def test_bytes_between_stages_are_those_of_activations_and_tokens() -> None:
