@@ -485,6 +485,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
       )),
     ("serve gpu", {"swap_space": 1000}, "--swap-space is for --preemption swap"),
     ("llama gpu", {"micro_batches": 2}, "--micro-batches is for pipelines"),
+    *(("lowrank gpu", {name: 3}, "of prompts that run together") for name in ("max_batch", "max_prefill_tokens")),
     *((name, LINES | given, says)
       for name in ("llama mesh", "llama neuron", "llama arm", "llama gpu", "lowrank gpu") for given, says in (
           ({"prompt_ids": "1"}, "--prompts has prompts already"),

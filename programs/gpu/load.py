@@ -97,7 +97,8 @@ def ranged(option: str, text: str, ratio: float) -> tuple[int, int]:
     low, high = parse_lengths(option, text)
     if ratio and low != high:
         raise UsageError(f"{option} {text} is a range already: leave --random-range-ratio away")
-    return max(1, int(np.floor(low * (1 - ratio)))), int(np.ceil(high * (1 + ratio)))
+    shortest, longest = (round(length, 9) for length in (low * (1 - ratio), high * (1 + ratio)))  # 1.1 x 10 is 11
+    return max(1, int(np.floor(shortest))), int(np.ceil(longest))
 
 
 def random_requests(

@@ -319,6 +319,7 @@ def test_arrivals_are_those_that_were_asked_for() -> None:
         assert [1 / part.mean() for part in (intervals[:100], intervals[1450:1550], intervals[-100:])] == pytest.approx(
             [10, middle, 100], rel=0.3
         )
+    assert ranged("--prompt-tokens", "10", 0.1) == (9, 11) and ranged("--prompt-tokens", "100", 0.1) == (90, 110)
     assert ranged("--prompt-tokens", "10", 0.25) == (7, 13) and ranged("--prompt-tokens", "1", 0.9) == (1, 2)
     begun = random_requests(3, 0.0, (2, 2), (1, 1), 99, 1, prefix=6)
     assert (
