@@ -512,8 +512,13 @@ def test_what_is_no_trace_is_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_in_a_line_is_said_with_what_it_should_be(tmp_path: Path) -> None:
-    for text, wanted in ((OWN + "1,2,3,high\n", "two numbers of tokens and a priority, all three whole"),
-                         (AZURE + "1,2.5,3\n", "two whole numbers of tokens")):  # fmt: skip
+    for text, wanted in (
+        (OWN + "1,2,3,high\n", "two numbers of tokens and a priority, all three whole"),
+        (AZURE + "1,2.5,3\n", "two whole numbers of tokens"),
+        (OWN + "1700000000000,3,2,0\n", r"no time \(seconds below 1e[+]12, or a date\)"),
+        (OWN + f'1,"{"3" * 150_000}",2,0\n', "is no CSV: field larger than field limit"),
+        ('[{"conversations": [{"value": null}, {"value": "b"}]}]', "a value is None, and no text"),
+    ):
         (tmp_path / "trace").write_text(text)
         with pytest.raises(UsageError, match=wanted):
             read_trace(new_gpus(1).control, str(tmp_path / "trace"), None)
