@@ -92,7 +92,7 @@ def _tpot(request: Request) -> float:
 
 def _spread(name: str, values: np.ndarray, percentiles: Sequence[float]) -> dict[str, float]:
     statistics = {"mean": values.mean(), "median": np.median(values), "std": values.std()}
-    statistics |= {f"p{at:g}": np.percentile(values, at) for at in percentiles}
+    statistics |= {f"p{int(at) if at == int(at) else at}": np.percentile(values, at) for at in percentiles}
     return {f"{statistic}_{name}_ms": float(value) for statistic, value in statistics.items()}
 
 

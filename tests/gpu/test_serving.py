@@ -351,10 +351,10 @@ def test_what_a_load_cannot_be_is_refused(options: dict[str, Any], words: str) -
 
 def test_percentiles_have_their_names() -> None:
     figures = vllm_figures(
-        [Request(0, (1,), 1, 0.0, new=[1], times=[1.0])], 0.0, {}, ["itl"], parse_percentiles("5,99.9")
+        [Request(0, (1,), 1, 0.0, new=[1], times=[1.0])], 0.0, {}, ["itl"], parse_percentiles("5,99.9,100,99.99999")
     )
     assert {name for name in figures if "itl" in name} == {
-        "mean_itl_ms", "median_itl_ms", "std_itl_ms", "p5_itl_ms", "p99.9_itl_ms",
+        "mean_itl_ms", "median_itl_ms", "std_itl_ms", "p5_itl_ms", "p99.9_itl_ms", "p100_itl_ms", "p99.99999_itl_ms",
     }  # fmt: skip
 
 
