@@ -215,7 +215,8 @@ def _flow(gpus: Gpus, stages: Sequence[Stage], pieces: PromptPieces, backs: Back
         for at, stage in enumerate(stages):
             scopes.enter_context(stage.gpus.scope())
             batch = _batch(stage, sequences)
-            for gpu in stage.gpus.mine:
+            for gpu in stage.gpus.mine:  # for the last stage, which finds the tokens that this one is to compute
+                gpu.counters.bubble_seconds += max(ready - gpu.now, 0.0)
                 gpu.host_clock = max(gpu.host_clock, ready)
             if at == 0 and group in backs.sent:
                 arrive(stage.gpus, backs.sent.pop(group))

@@ -145,6 +145,20 @@ def test_bubbles_are_those_of_a_pipeline(pp: int, count: int) -> None:
     assert [request.times[0] for request in requests] == sorted(request.times[0] for request in requests)
 
 
+@pytest.mark.parametrize("pp, count", [(2, 1), (4, 1), (4, 2)])
+def test_new_tokens_of_few_sequences_keep_a_stage_busy_at_a_time(pp: int, count: int, tmp_path: Path) -> None:
+    """Of m sequences and p stages: a token has to be through all of them before the next, so m of p are at work."""
+    arguments: dict[str, Any] = {"layers": 4, "max_new_tokens": 9, "scheme": "dense", "dtype": "float16"}
+    (tmp_path / "ids").write_text(count * "Once\n")
+    more = {"prompt_tokens": 5} if count == 1 else {"prompts": str(tmp_path / "ids"), "ignore_eos": True}
+    gpus = in_groups(1, pp, 1, payload=False, device="h100")
+    report = run_gpus(gpus, "llama-tiny", "llama", **arguments, **more)
+    decode = report["phases"][-1]
+    idle = decode["bubble_seconds"]["total"] / pp / decode["critical_path"]["seconds"]
+    assert idle == pytest.approx(1 - count / pp, rel=0.06)
+    assert decode["bubble_seconds"]["max"] < decode["critical_path"]["seconds"]
+
+
 def test_stages_share_layers_and_memory() -> None:
     """A stage holds its layers' weights and cache alone: of four, about a quarter each."""
     peaks = {}
