@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.options import grouped
 from meshrt.programs.generation import options as shared
@@ -58,6 +59,7 @@ def run(
         max_new_tokens=max_new_tokens, layers=layers, ignore_eos=ignore_eos, logits=logits,
     )  # fmt: skip
     if prompts is None:
+        check_alone(batches)
         text = write(gpus, options, how, codes)
         steps, served, count, more = text.engine.steps, [text.engine.request], text.layers, text.more
         answers = {**text.report, **times(served[0])}
@@ -76,3 +78,13 @@ def run(
         "plans": steps.recorded,
         **more,
     }
+
+
+def check_alone(batches: Batches) -> None:
+    """UsageError for limits of a batch where one prompt is alone."""
+    for option, value, unsaid in (
+        ("--max-batch", batches.max_batch, Batches.max_batch),
+        ("--max-prefill-tokens", batches.max_prefill_tokens, Batches.max_prefill_tokens),
+    ):
+        if value != unsaid:
+            raise UsageError(f"{option} is {value}, of prompts that run together: give --prompts, or leave it away")

@@ -15,6 +15,7 @@ from meshrt.programs.gpu.load import (
     Arrivals,
     anew,
     by_priority,
+    check_times,
     figures,
     random_requests,
     ranged,
@@ -75,7 +76,7 @@ def run(
     start = 0.0
     if service.num_warmups:
         serve(steps, [anew(queue[0], number=-1 - at, arrival=0.0) for at in range(service.num_warmups)], limits)
-        start = gpus.meet()
+        start, steps.largest, steps.host.peak, steps.host.full = gpus.meet(), 0, 0, 0
         queue = [anew(request, arrival=request.arrival + start) for request in queue]
     before = steps.computed
     serve(steps, queue, limits)
@@ -130,8 +131,9 @@ def requests_of(
         if load.skip_long:
             raise UsageError("--skip-long is about a trace: give --trace-file")
         queue = random_requests(
-            load.requests or 32, arrivals, lengths[0], lengths[1], family.vocabulary, load.seed, load.random_prefix_len
-        )
+            load.requests or 32, arrivals, lengths[0], lengths[1], family.vocabulary, load.seed, load.random_prefix_len,
+            family.max_positions,
+        )  # fmt: skip
     else:
         if load.random_range_ratio or load.random_prefix_len:
             raise UsageError("--random-range-ratio, --random-prefix-len: a trace has lengths of its own")
@@ -146,6 +148,7 @@ def requests_of(
             raise UsageError(f"--priorities {load.priorities}: the trace has priorities of its own; leave it away")
         queue, left_out = trace_requests(gpus.control, folder, family, trace, arrivals, load.seed, load.skip_long)
         replayed = {"trace": {"format": trace.format, "empty": trace.empty, "too_long": left_out}}
+    check_times(queue)
     if load.priorities > 1:
         drawn = np.random.default_rng((load.seed, load.priorities)).integers(0, load.priorities, len(queue))
         queue = [anew(request, priority=int(which)) for request, which in zip(queue, drawn, strict=True)]

@@ -485,6 +485,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
       )),
     ("serve gpu", {"swap_space": 1000}, "--swap-space is for --preemption swap"),
     ("llama gpu", {"micro_batches": 2}, "--micro-batches is for pipelines"),
+    *(("lowrank gpu", {name: 3}, "of prompts that run together") for name in ("max_batch", "max_prefill_tokens")),
     *((name, LINES | given, says)
       for name in ("llama mesh", "llama neuron", "llama arm", "llama gpu", "lowrank gpu") for given, says in (
           ({"prompt_ids": "1"}, "--prompts has prompts already"),
@@ -493,7 +494,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     *((f"llama {machine}", LINES | given, says)
       for machine in ("mesh", "neuron", "arm", "gpu") for given, says in (
           ({"temperature": 1.0}, "likeliest tokens"), ({"checkpoint": "{tmp}/s"}, "one prompt"),
-          ({"max_new_tokens": 99999}, "positions of the model"),
+          ({"max_new_tokens": 99999}, "positions of the model"), ({"resume": True}, "name it with --checkpoint"),
       )),
     ("lowrank gpu", {"logits": "{tmp}/l.npy"}, "--logits"),
     *((f"llama {on}", {"block": 16}, "of the ranks of --ratio") for on in ("mesh", "neuron")),

@@ -1,8 +1,8 @@
 """Collectives beside the kernels: on a second stream of each GPU, while the first goes on.
 
 One begins when what it sends is there and the second stream is free. What it leaves is used after `finish`, which lets
-the first stream wait for it (a CUDA event). Kernels are not slowed down by what goes on beside them: the SMs that NCCL
-takes for itself are not modelled.
+the first stream wait for it (a CUDA event). What kernels take in between is hidden (gpu.py, `node`). Kernels are not
+slowed down by what goes on beside them: the SMs that NCCL takes for itself are not modelled.
 """
 
 from collections.abc import Sequence
@@ -70,11 +70,12 @@ def _go(gpus: Gpus, ring: RingCollective | CollectiveCourse, extra: float, pendi
     for gpu, start, end in zip(gpus.mine, pending.begins, pending.ends, strict=True):
         gpu.counters.collective_seconds += end - start
         gpu.beside = end
+        gpu.under_way.append((start, end))
         if gpu.trace is not None:
             gpu.trace.append(Event("collectives", ring.kind, start, end))
 
 
 def _wait(gpus: Gpus, pending: PendingCollective) -> None:
     for gpu, start, end in zip(gpus.mine, pending.begins, pending.ends, strict=True):
-        gpu.counters.hidden_seconds += max(min(gpu.now, end) - start, 0.0)
+        gpu.under_way.remove((start, end))
         gpu.now = max(gpu.now, end)

@@ -78,6 +78,7 @@ class Gpu:
     now: float = 0.0
     host_clock: float = 0.0
     beside: float = 0.0  # when the second stream is free
+    under_way: list[tuple[float, float]] = field(default_factory=list)  # on it: begin and end of what nobody waited for
     memory: Budget = field(init=False)
     counters: GpuCounters = field(default_factory=GpuCounters)
     plan: StaticPlan | None = None  # that is being recorded
@@ -158,6 +159,8 @@ class Gpu:
         counters.memory_traffic += cost.nbytes
         counters.compute_seconds += cost.seconds
         self.now += self.device.kernel_seconds + cost.seconds
+        for begin, end in self.under_way:
+            counters.hidden_seconds += max(min(self.now, end) - max(self.now - cost.seconds, begin), 0.0)
         if self.trace is not None:
             self.trace.append(Event("kernels", name, self.now - cost.seconds, self.now))
         if cost.tally:

@@ -162,7 +162,8 @@ def passed(
     numbers = [*source.members, *target.members]
     node_numbers, device, count = _nodes(source, numbers), source.device, source.count
     array = (*parts, *outs)[0] if parts or outs else np.empty(0)
-    adapters = device.network_bytes_per_second * min(count, device.node_adapters) / count
+    senders = min(count, source.node_size or count)  # of a node
+    adapters = device.network_bytes_per_second * min(senders, device.node_adapters) / senders
     pair = device.nvlink_pair_bytes_per_second if device.link == "nvlink" else None
     near = pair or device.link_bytes_per_second
     inside, between = (
@@ -208,6 +209,22 @@ def _way(
         rates = device.link_bytes_per_second, network
         ways.append(_timed(device, steps, nodes, rates, [itemsize * count for count in counts], itemsize))
     return min(ways, key=lambda way: way.seconds)
+
+
+def least_seconds(device: GpuDevice, kind: str, collectives: str, size: int, node_size: int) -> float:
+    """Of a collective of so many GPUs over full nodes, whatever it sends: its start, and its steps with the least
+    latency of each level."""
+    nodes, nothing = tuple(member // node_size for member in range(size)), (0,) * size
+    inside, between = (
+        Link(1.0, min(protocol.step_seconds for protocol in protocols))
+        for protocols in (device.protocols, device.network_protocols)
+    )
+    members = Members(nothing, nodes, (inside, between))
+    algorithms = ALGORITHMS if collectives == AUTO else (collectives,)
+    start = min(protocol.seconds for protocol in device.network_protocols)
+    return start + min(
+        seconds_of(collective(kind, algorithm, size, node_size), members, nothing) for algorithm in algorithms
+    )
 
 
 def _timed(

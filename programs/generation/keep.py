@@ -66,10 +66,6 @@ def open_keep(
     """
     folder, every, resume = arguments.get("checkpoint"), arguments.get("every"), bool(arguments.get("resume"))
     if folder is None:
-        if resume:
-            raise UsageError("--resume goes on from the state in a folder: name it with --checkpoint")
-        if every is not None:
-            raise UsageError(f"--every is {every} and no state is kept: name a folder for it with --checkpoint")
         return Keep()
     model = fingerprint(machine.control, config, source)
     may_change = MAY_CHANGE | {"max_new_tokens"} if grows else MAY_CHANGE

@@ -66,7 +66,8 @@ class GenerationOptions:
 
 
 def check(options: GenerationOptions, payload: bool, layers: int) -> None:
-    """UsageError for more layers than the model has, and for what is of no use with numbers, or without them."""
+    """UsageError for more layers than the model has, and for what is of no use with numbers, or without."""
+    check_kept(options)
     if options.layers is not None and options.layers > layers:
         raise UsageError(f"--layers is {options.layers}; the model has {layers}")
     if payload and options.context:
@@ -77,6 +78,14 @@ def check(options: GenerationOptions, payload: bool, layers: int) -> None:
         check_target("--logits", options.logits)
         if not payload:
             raise UsageError("--logits are numbers, of which --payload none has none: leave one of the two away")
+
+
+def check_kept(options: GenerationOptions) -> None:
+    """UsageError for what is about a state that is not kept."""
+    if options.checkpoint is None and options.resume:
+        raise UsageError("--resume goes on from the state in a folder: name it with --checkpoint")
+    if options.checkpoint is None and options.every is not None:
+        raise UsageError(f"--every is {options.every} and no state is kept: name a folder for it with --checkpoint")
 
 
 def check_trace(options: GenerationOptions, option: str) -> None:

@@ -1,14 +1,17 @@
 """Several prompts of one run, the lines of a file or of standard input: together on GPUs, else one after the other."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from meshrt.errors import UsageError
 from meshrt.programs.generation.given import INPUT, read_shared
-from meshrt.programs.generation.options import GenerationOptions
+from meshrt.programs.generation.options import GenerationOptions, check_kept
 from meshrt.programs.generation.prompt import Prompt, encoded
 from meshrt.ranks.control import Control
+
+LINE_END = re.compile("\r\n|\n|\r")  # of files: JSON has other breaks, such as U+2028, within its texts
 
 
 def check_several(options: GenerationOptions) -> None:
@@ -26,6 +29,7 @@ def check_several(options: GenerationOptions) -> None:
         raise UsageError("--prompts has the likeliest tokens: leave --temperature away, or give one --prompt")
     if options.checkpoint is not None:
         raise UsageError("--checkpoint keeps the state of one prompt: leave --prompts away, or the checkpoint")
+    check_kept(options)
 
 
 def read_prompts(control: Control, folder: Path, vocabulary: int, options: GenerationOptions) -> list[Prompt]:
@@ -35,7 +39,7 @@ def read_prompts(control: Control, folder: Path, vocabulary: int, options: Gener
     assert file is not None
     way = "name a file with a prompt in each line, or give one by --prompt"
     text = read_shared(control, f"--prompts {file}", None if file == INPUT else file, f"; {way}")
-    lines = [(at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [(at, line) for at, line in enumerate(LINE_END.split(text), 1) if line.strip()]
     if not lines:
         raise UsageError(f"--prompts {file} has no line with a prompt: {way}")
     return [encoded(control, folder, vocabulary, _prompt(file, at, line)) for at, line in lines]

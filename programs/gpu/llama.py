@@ -137,6 +137,7 @@ def in_groups(
     family = shaped(gpus, quantized_by_shape(gpus, family, how, codes), how.ratio, options.layers)
     hold = hold_of(family, how)
     check_pipeline(gpus, family, options, how)
+    mixing_of(gpus, family, how)  # which has none here, and says so where an option is about it
     if options.prompts is None:
         words = [read_prompt(gpus.control, task.folder, family.vocabulary, options)]
     else:

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from meshrt.errors import UsageError
 from meshrt.models.family import Family
 from meshrt.programs.generation.prompt import encoded
-from meshrt.programs.gpu.request import IDS, Request
+from meshrt.programs.gpu.request import IDS, Request, check_length
 from meshrt.programs.gpu.traces import DIALOGUES, RequestTrace, as_fast_as
 from meshrt.ranks.control import Control
 from meshrt.records import dataclass
 from meshrt.whole import whole
 
 PERCENTILES = (50, 90, 99)
+LATEST = 1e9  # seconds at which a request may come: a clock of 64 bits tells times there apart by 0.1 us
 WORDS = "dialogues are read by it: put the model's own there, or give a CSV file of lengths"
 
 
@@ -65,7 +66,10 @@ class Arrivals:
             raise UsageError("--burstiness: without a --rate all requests come at once")
 
     def times(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-        """Of so many requests. Those of one rate are stretched so that the last comes at count / rate, as vLLM's."""
+        """Of so many requests. Those of one rate are stretched so that the last comes at count / rate, as vLLM's.
+
+        UsageError where 64 bits have no such gaps.
+        """
         if not (self.rate or self.ramp):
             return np.zeros(count)
         share = np.arange(count) / max(count - 1, 1)
@@ -77,7 +81,15 @@ class Arrivals:
             rates = np.full(count, self.rate)
         even = np.isinf(self.burstiness)
         times = np.cumsum(1 / rates if even else rng.gamma(self.burstiness, 1 / (rates * self.burstiness)))
-        return times if self.ramp else times * (count / self.rate / times[-1])
+        if not self.ramp:
+            with np.errstate(all="ignore"):
+                times = times * (count / self.rate / times[-1])
+        if not np.isfinite(times).all():
+            raise UsageError(
+                f"--burstiness is {self.burstiness:g}: the gaps between {count} requests are no numbers that 64 bits"
+                " have; give a larger one"
+            )
+        return times
 
 
 def ranged(option: str, text: str, ratio: float) -> tuple[int, int]:
@@ -85,18 +97,25 @@ def ranged(option: str, text: str, ratio: float) -> tuple[int, int]:
     low, high = parse_lengths(option, text)
     if ratio and low != high:
         raise UsageError(f"{option} {text} is a range already: leave --random-range-ratio away")
-    return max(1, int(np.floor(low * (1 - ratio)))), int(np.ceil(high * (1 + ratio)))
+    shortest, longest = (round(length, 9) for length in (low * (1 - ratio), high * (1 + ratio)))  # 1.1 x 10 is 11
+    return max(1, int(np.floor(shortest))), int(np.ceil(longest))
 
 
 def random_requests(
     count: int, rate: float | Arrivals, prompts: tuple[int, int], outputs: tuple[int, int], vocabulary: int, seed: int,
-    prefix: int = 0,
+    prefix: int = 0, positions: int | None = None,
 ) -> list[Request]:  # fmt: skip
-    """Requests of random tokens and lengths, which arrive at random (a Poisson process); rate 0: all at once."""
+    """Requests of random tokens and lengths, which arrive at random (a Poisson process); rate 0: all at once.
+
+    UsageError for one that is longer than so many `positions`, before any token is drawn.
+    """
     arrivals = rate if isinstance(rate, Arrivals) else Arrivals(rate)
     rng = np.random.default_rng(seed)
     lengths = rng.integers(prompts[0], prompts[1], count, endpoint=True)
     limits = rng.integers(outputs[0], outputs[1], count, endpoint=True)
+    for at, (length, limit) in enumerate(zip(lengths.tolist(), limits.tolist(), strict=True)):
+        if positions is not None:
+            check_length(at, prefix + length, limit, positions)
     times = arrivals.times(rng, count)
     begin = _random_ids(np.random.default_rng((seed, prefix)), vocabulary, prefix)
     return [
@@ -123,23 +142,33 @@ def trace_requests(
         )
     else:
         times = as_fast_as(calls, arrivals.rate) if arrivals.rate else [call.time for call in calls]
-    requests = []
+    requests, too_long = [], []
     for at, (call, time) in enumerate(zip(calls, times, strict=True)):
-        if call.texts is None:
-            prompt, limit = _random_ids(rng, family.vocabulary, call.prompt), call.output
-        else:
-            ids, answer = (encoded(control, folder, family.vocabulary, text, way=WORDS).ids for text in call.texts)
-            prompt, limit = array(IDS, ids), len(answer)
+        texts = call.texts or ()
+        ids = [encoded(control, folder, family.vocabulary, text, way=WORDS).ids for text in texts]
+        length, limit = map(len, ids) if ids else (call.prompt, call.output)
+        if length + limit > family.max_positions:  # its tokens may be more than the host has room for
+            too_long.append((length, limit))
+            continue
+        prompt = array(IDS, ids[0]) if ids else _random_ids(rng, family.vocabulary, length)
         requests.append(Request(at, prompt, limit, float(time), priority=call.priority))
-    fitting = [request for request in requests if len(request.prompt) + request.limit <= family.max_positions]
-    left_out = len(requests) - len(fitting)
-    if left_out and not (skip_long and fitting):
-        first = next(request for request in requests if len(request.prompt) + request.limit > family.max_positions)
+    if too_long and not (skip_long and requests):
+        length, limit = too_long[0]
         raise UsageError(
-            f"{left_out} of {len(requests)} requests of the trace are longer than the model's {family.max_positions}"
-            f" positions, the first has {len(first.prompt)} + {first.limit}: take a model with more, or --skip-long"
+            f"{len(too_long)} of {len(calls)} requests of the trace are longer than the model's {family.max_positions}"
+            f" positions, the first has {length} + {limit}: take a model with more, or --skip-long"
         )
-    return fitting, left_out
+    return requests, len(too_long)
+
+
+def check_times(requests: Sequence[Request]) -> None:
+    """UsageError for requests that come so late that the clock loses what is between two kernels."""
+    latest = max(request.arrival for request in requests)
+    if latest > LATEST:
+        raise UsageError(
+            f"the last request comes at {latest:g} s, and the clock tells kernels apart up to {LATEST:g} s: let them"
+            " come faster (--rate, --ramp-up-start-rps), or fewer of them (--requests)"
+        )
 
 
 def anew(request: Request, **changes: Any) -> Request:

@@ -92,7 +92,7 @@ def _tpot(request: Request) -> float:
 
 def _spread(name: str, values: np.ndarray, percentiles: Sequence[float]) -> dict[str, float]:
     statistics = {"mean": values.mean(), "median": np.median(values), "std": values.std()}
-    statistics |= {f"p{at:g}": np.percentile(values, at) for at in percentiles}
+    statistics |= {f"p{int(at) if at == int(at) else at}": np.percentile(values, at) for at in percentiles}
     return {f"{statistic}_{name}_ms": float(value) for statistic, value in statistics.items()}
 
 
@@ -104,7 +104,7 @@ def _peaks(requests: Sequence[Request]) -> dict[str, Any]:
         (time, change) for request in requests for time, change in ((request.begin, 1), (request.times[-1], -1))
     )
     return {
-        "max_output_tokens_per_s": float(np.bincount(seconds).max()),
+        "max_output_tokens_per_s": float(np.unique(seconds, return_counts=True)[1].max()),
         "max_concurrent_requests": int(np.cumsum([change for _, change in ends]).max()),
     }
 

@@ -70,6 +70,7 @@ def check_pipeline(gpus: Gpus, family: Family, options: GenerationOptions, how: 
         "--logits are of one group": options.logits is not None,
         "--temperature draws by one group's logits": bool(options.temperature),
         "--context has no prompt to share out": bool(options.context),
+        "a dialogue goes on in the cache of one group": gpus.console.turns is not None,
         "the model has experts": any(not isinstance(layer.mlp, Mlp) for layer in family.layers),
     }
     for clash, given in refused.items():
@@ -148,7 +149,10 @@ def answer(pipelines: Pipelines, requests: Sequence[Request]) -> None:
                 news = [[_news(each) for each in group] for group in groups]
                 _step(pipelines, [[pieces for pieces in own if pieces] for own in news], backs)
         gpus.phases["decode"].tokens += sum(len(request.new) for request in requests) - before
-    gpus.sampled = any(stage.gpus.sampled for stages in pipelines.stages for stage in stages)
+    # of all stages, whoever hosts them: a stage that has no more layers than run stands for itself
+    gpus.sampled = any(
+        stage.model.layers_run < len(stage.model.family.layers) for stages in pipelines.stages for stage in stages
+    )
 
 
 @dataclass(frozen=True)
@@ -211,7 +215,8 @@ def _flow(gpus: Gpus, stages: Sequence[Stage], pieces: PromptPieces, backs: Back
         for at, stage in enumerate(stages):
             scopes.enter_context(stage.gpus.scope())
             batch = _batch(stage, sequences)
-            for gpu in stage.gpus.mine:
+            for gpu in stage.gpus.mine:  # for the last stage, which finds the tokens that this one is to compute
+                gpu.counters.bubble_seconds += max(ready - gpu.now, 0.0)
                 gpu.host_clock = max(gpu.host_clock, ready)
             if at == 0 and group in backs.sent:
                 arrive(stage.gpus, backs.sent.pop(group))

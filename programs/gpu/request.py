@@ -85,11 +85,16 @@ def check_lengths(family: Family, requests: Sequence[Request]) -> None:
             raise UsageError(
                 f"request {request.number} has {len(request.prompt)} prompt tokens and asks for {request.limit} more"
             )
-        if len(request.prompt) + request.limit > positions:
-            raise UsageError(
-                f"request {request.number}: {len(request.prompt)} prompt tokens and {request.limit} new ones are more "
-                f"than the {positions} positions of the model: shorten the prompt, or ask for fewer tokens"
-            )
+        check_length(request.number, len(request.prompt), request.limit, positions)
+
+
+def check_length(number: int, tokens: int, limit: int, positions: int) -> None:
+    """UsageError for a request that is longer than a model's positions."""
+    if tokens + limit > positions:
+        raise UsageError(
+            f"request {number}: {tokens} prompt tokens and {limit} new ones are more than the {positions} positions of"
+            " the model: shorten the prompt, or ask for fewer tokens"
+        )
 
 
 def check_room(pages: Pages, requests: Sequence[Request]) -> None:

@@ -29,8 +29,8 @@ class Load:
         float, "shape of the gaps' gamma distribution; 1: Poisson, less: in bursts, inf: even", Above(0)
     ] = 1.0
     ramp_up_strategy: Annotated[Literal["linear", "exponential"] | None, "how the rate grows"] = None
-    ramp_up_start_rps: Annotated[float, "the rate of the first request", AtLeast(0)] = 0.0
-    ramp_up_end_rps: Annotated[float, "the rate of the last", AtLeast(0)] = 0.0
+    ramp_up_start_rps: Annotated[float, "the rate of the first request", AtLeast(0), AtMost(RATES[1])] = 0.0
+    ramp_up_end_rps: Annotated[float, "the rate of the last", AtLeast(0), AtMost(RATES[1])] = 0.0
     random_range_ratio: Annotated[
         float, "lengths are from 1 - this to 1 + this of those given", AtLeast(0), Below(1)
     ] = 0.0

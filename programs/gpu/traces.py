@@ -26,6 +26,7 @@ FORMATS = {  # columns of time, prompt tokens, output tokens
     "plain": ("time", "prompt_tokens", "output_tokens"),
 }
 DIALOGUES = "sharegpt"
+MOST = 1e12  # seconds that a time is below: those of today in milliseconds are not
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,10 @@ def read_trace(control: Control, path: str, most: int | None) -> RequestTrace:
     if text.lstrip()[:1] in ("[", "{"):  # of dialogues no part can be read
         trace = _dialogues(path, read_shared(control, named, path, way), most)
     else:
-        trace = _table(path, text, most)
+        try:
+            trace = _table(path, text, most)
+        except csv.Error as error:
+            raise UsageError(f"--trace-file {path} is no CSV: {error}; leave columns of long texts away") from None
         if most is not None and len(trace.calls) < most:
             read_shared(control, named, path, way)  # UsageError, if there would be more
     if not trace.calls:
@@ -84,14 +88,15 @@ def _table(path: str, text: str, most: int | None) -> RequestTrace:
             time, prompt, output = (line[column].strip() for column in columns)
             later = 0 if priority is None else int(line[priority])
             call = Call(_seconds(time), _tokens(prompt), _tokens(output), later)
-            if not -1e12 < call.time < 1e12 or min(call.prompt, call.output) < 0:
+            if not -MOST < call.time < MOST or min(call.prompt, call.output) < 0:
                 raise ValueError
         except (IndexError, ValueError, OverflowError):
             whole = (
                 "whole numbers of tokens" if priority is None else "numbers of tokens and a priority, all three whole"
             )
             raise UsageError(
-                f"--trace-file {path}, line {number}: {','.join(line)[:80]!r} is no time and two {whole}"
+                f"--trace-file {path}, line {number}: {','.join(line)[:80]!r} is no time (seconds below {MOST:g}, or a"
+                f" date) and two {whole}"
             ) from None
         if call.prompt and call.output:
             calls.append(call)
@@ -129,7 +134,9 @@ def _dialogues(path: str, text: str, most: int | None) -> RequestTrace:
         calls: list[Call] = []
         empty = 0
         for entry in entries:
-            said = [str(turn["value"]) for turn in entry.get("conversations", entry.get("conversation", []))[:2]]
+            said = [turn["value"] for turn in entry.get("conversations", entry.get("conversation", []))[:2]]
+            if wrong := [value for value in said if not isinstance(value, str)]:
+                raise ValueError(f"a value is {wrong[0]!r}, and no text")
             if most is not None and len(calls) == most:
                 break
             if len(said) == 2 and all(said):

@@ -25,6 +25,9 @@ from meshrt.neuron.device import TRN1
 from meshrt.program import load_program
 from meshrt.programs.generation.dialogue import Dialogue
 from meshrt.programs.generation.given import prompt_text
+from meshrt.programs.generation.options import GenerationOptions
+from meshrt.programs.generation.several import read_prompts
+from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import make_console
 from meshrt.ranks.control import Control
@@ -204,6 +207,19 @@ def test_what_fits_is_the_prompt_that_takes_most(run_meshrt: Run, tmp_path: Path
     several = json.loads(run_meshrt(*line, "--prompts", str(tmp_path / "p")).stdout)
     longest = json.loads(run_meshrt(*line, "--prompt", "There was a little girl " * 3).stdout)
     assert several == longest
+
+
+def test_a_prompt_ends_with_its_line_and_not_where_unicode_breaks_one(tmp_path: Path) -> None:
+    """JSON has such breaks within its texts as they are."""
+    texts = ["One\u2028day", "The\x0cdog", "Tom\u2028and\x85Lily"]
+    file, folder = tmp_path / "prompts", find_model("llama-tiny")
+    lines = [*texts[:2], json.dumps({"prompt": texts[2]}, ensure_ascii=False)]
+    file.write_bytes("{}\r\n{}\r{}\n".format(*lines).encode())
+    prompts = read_prompts(
+        Control(Alone(), Board.alone(), "test"), folder, 4096, GenerationOptions(prompts=str(file))
+    )  # fmt: skip
+    tokenizer = load_tokenizer(folder)
+    assert [[*prompt.ids] for prompt in prompts] == [encode(tokenizer, text) for text in texts]
 
 
 @pytest.mark.mpi(ranks=[1, 2, 4])

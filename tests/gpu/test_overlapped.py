@@ -58,6 +58,19 @@ def test_kernels_go_on_until_the_results_are_wanted(seconds: float, static: bool
     assert hidden < took or seconds == 1
 
 
+def test_where_kernels_wait_for_the_host_nothing_is_hidden() -> None:
+    """A sum that takes less than the launch of what is to go on beside it is over by then."""
+    gpus = new_gpus(2, launch_seconds=1.0)
+    parts, outs = ([np.zeros((64, 64), np.float32) for _ in range(2)] for _ in range(2))
+    pending = begin(gpus, "reduce_sum", parts, outs)
+    launched(gpus, 2e-6)
+    launched(gpus, 2e-6)
+    finish(gpus, pending)
+    for gpu in gpus.mine:
+        assert gpu.counters.hidden_seconds == 0 < gpu.counters.collective_seconds < 1
+        assert gpu.counters.compute_seconds == 4e-6 and not gpu.under_way
+
+
 def test_collectives_on_the_second_stream_come_one_after_the_other() -> None:
     gpus = new_gpus(2)
     zeros = [[np.zeros((4, 4), np.float32) for _ in range(2)] for _ in range(4)]

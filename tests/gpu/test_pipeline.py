@@ -1,7 +1,7 @@
 """Pipelines and replicas of tensor-parallel groups: the text of one group on any ranks, bubbles, bytes, refusals."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from gpu_runs import Alone, how_of, new_gpus, run_gpus
@@ -10,12 +10,14 @@ from test_lowrank import GQA, random_model
 from meshrt.errors import LimitError, UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.presets import find_gpu
+from meshrt.gpu.stages import pass_on, tensor_groups
 from meshrt.models.catalogue import find_model
 from meshrt.models.family import read_family
 from meshrt.programs.gpu.pipeline import answer, open_pipelines
 from meshrt.programs.gpu.quantizing import hold_of
 from meshrt.programs.gpu.request import Request
 from meshrt.ranks.board import Board
+from meshrt.ranks.console import Console, Turns
 from meshrt.ranks.control import Control
 
 GROUPS = [(2, 2, 1), (1, 4, 1), (2, 3, 1), (1, 2, 2), (4, 1, 2), (2, 2, 2)]  # tp, pp, dp
@@ -86,6 +88,33 @@ def test_one_prompt_in_parts_through_the_stages_of_any_model(tmp_path: Path, sch
             assert by_shape[whole] == report[whole]
 
 
+@pytest.mark.mpi(ranks=[1, 2])
+def test_of_uneven_stages_it_is_said_on_any_ranks_that_layers_stood_for_others(comm: Any) -> None:
+    """The first of three layers is a stage that runs whole; the rank that has it alone writes the report."""
+    arguments = {"layers": 3, "layers_run": 1, "prompt_tokens": 5, "max_new_tokens": 2, "scheme": "dense"}
+    together, alone = (
+        run_gpus(in_groups(1, 2, 1, where, payload=False), "llama3-8b", "llama", **arguments) for where in (comm, None)
+    )
+    assert outside_host(together) == outside_host(alone)
+    assert together["kinds"]["measured.critical_path.seconds"] == "extrapolated"
+
+
+def test_stages_of_several_nodes_send_by_the_adapters_of_each() -> None:
+    """Of 8 GPUs in nodes of 4 each node sends with 4 adapters, a GPU with one; of 4 in one node it is the same."""
+    for tp in (4, 8):
+        gpus = Gpus(2 * tp, find_gpu("h100"), Control(Alone(), Board.alone(), "test"), False, node_size=4, pp=2)
+        ((first, second),) = tensor_groups(gpus)
+        parts = [gpu.shaped((1 << 20, 64)) for gpu in first.mine]
+        begin = gpus.device.launch_seconds + gpus.device.kernel_seconds
+        protocols, nbytes = gpus.device.network_protocols, parts[0].nbytes
+        took = [
+            protocol.seconds + protocol.step_seconds + nbytes / (protocol.share * gpus.device.network_bytes_per_second)
+            for protocol in protocols
+        ]
+        arrivals = pass_on(gpus, first, second, parts, parts[0].shape).arrivals
+        assert arrivals == pytest.approx([begin + min(took)] * tp, rel=1e-12)
+
+
 def test_bytes_between_stages_are_those_of_activations_and_tokens() -> None:
     """Each of tp GPUs sends [tokens, hidden] to each next stage, and its new tokens, float32, back to the first."""
     tp, pp, new, tokens = 2, 4, 6, 5
@@ -114,6 +143,20 @@ def test_bubbles_are_those_of_a_pipeline(pp: int, count: int) -> None:
     idle = sum(gpu.counters.bubble_seconds for gpu in gpus.mine) / len(gpus.mine) / gpus.mine[0].now
     assert idle == pytest.approx((pp - 1) / (count + pp - 1), rel=0.06)
     assert [request.times[0] for request in requests] == sorted(request.times[0] for request in requests)
+
+
+@pytest.mark.parametrize("pp, count", [(2, 1), (4, 1), (4, 2)])
+def test_new_tokens_of_few_sequences_keep_a_stage_busy_at_a_time(pp: int, count: int, tmp_path: Path) -> None:
+    """Of m sequences and p stages: a token has to be through all of them before the next, so m of p are at work."""
+    arguments: dict[str, Any] = {"layers": 4, "max_new_tokens": 9, "scheme": "dense", "dtype": "float16"}
+    (tmp_path / "ids").write_text(count * "Once\n")
+    more = {"prompt_tokens": 5} if count == 1 else {"prompts": str(tmp_path / "ids"), "ignore_eos": True}
+    gpus = in_groups(1, pp, 1, payload=False, device="h100")
+    report = run_gpus(gpus, "llama-tiny", "llama", **arguments, **more)
+    decode = report["phases"][-1]
+    idle = decode["bubble_seconds"]["total"] / pp / decode["critical_path"]["seconds"]
+    assert idle == pytest.approx(1 - count / pp, rel=0.06)
+    assert decode["bubble_seconds"]["max"] < decode["critical_path"]["seconds"]
 
 
 def test_stages_share_layers_and_memory() -> None:
@@ -150,6 +193,10 @@ def test_replicas_do_not_wait_for_each_other_but_at_the_end(prompts: str) -> Non
     ({"temperature": 1.0}, {}, "--temperature draws"),
     ({"checkpoint": "x"}, {}, "--checkpoint keeps"),
     ({"prompt_ids": "1"}, {"dp": 2}, "--dp is 2, and there is a prompt for 1"),
+    ({"resume": True}, {}, "--resume goes on from the state in a folder"),
+    ({"every": 3}, {"dp": 2}, "--every is 3 and no state is kept"),
+    ({"capacity": 2.0}, {}, "--capacity is about the experts of a model"),
+    ({}, {"console": Console(turns=cast(Turns, True))}, "a dialogue goes on in the cache of one group"),
     ({"layers": 1}, {}, "--pp is 2; the model has 1 layers"),
     ({"kv_blocks": 1, "prompt_tokens": 20}, {}, "request 0 needs 4 blocks"),
 ])  # fmt: skip

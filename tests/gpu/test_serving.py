@@ -298,6 +298,8 @@ def test_figures_have_the_names_and_definitions_of_vllm() -> None:
     assert vllm_figures([first, second, after], 1.0, {}, [], [])["max_concurrent_requests"] == 2
     assert vllm_figures([second], 1.0, parse_goodput("tpot:0"), [], [])["request_goodput"] == 1 / 3
     assert vllm_figures([second], 1.0, {}, [], [])["request_goodput"] is None
+    late = Request(3, (1,), 1, 1.0, new=[7], times=[5e11])  # seconds are not counted one by one
+    assert vllm_figures([first, late], 1.0, {}, [], [])["max_output_tokens_per_s"] == 1
 
 
 def test_arrivals_are_those_that_were_asked_for() -> None:
@@ -317,6 +319,7 @@ def test_arrivals_are_those_that_were_asked_for() -> None:
         assert [1 / part.mean() for part in (intervals[:100], intervals[1450:1550], intervals[-100:])] == pytest.approx(
             [10, middle, 100], rel=0.3
         )
+    assert ranged("--prompt-tokens", "10", 0.1) == (9, 11) and ranged("--prompt-tokens", "100", 0.1) == (90, 110)
     assert ranged("--prompt-tokens", "10", 0.25) == (7, 13) and ranged("--prompt-tokens", "1", 0.9) == (1, 2)
     begun = random_requests(3, 0.0, (2, 2), (1, 1), 99, 1, prefix=6)
     assert (
@@ -333,7 +336,13 @@ def test_arrivals_are_those_that_were_asked_for() -> None:
      ({"rate": 2.0, "ramp_up_strategy": "linear", "ramp_up_start_rps": 1, "ramp_up_end_rps": 2}, "leave --rate away"),
      ({"random_range_ratio": 1.0}, "below 1"), ({"random_range_ratio": 0.5, "prompt_tokens": "2:3"}, "a range already"),
      ({"metric_percentiles": "101"}, "from 0 to 100"), ({"skip_long": True}, "give --trace-file"),
-     ({"goodput": "ttft:5,tpot:1,ttft:9"}, "which has ttft twice")],
+     ({"goodput": "ttft:5,tpot:1,ttft:9"}, "which has ttft twice"),
+     ({"rate": 9.0, "burstiness": 1e-4, "requests": 3}, "--burstiness is 0.0001: the gaps between 3 requests"),
+     ({"rate": 1e-9, "requests": 3}, "the last request comes at 3e[+]09 s, and the clock tells kernels apart up to"),
+     ({"ramp_up_strategy": "exponential", "ramp_up_start_rps": 1e-300, "ramp_up_end_rps": 1}, "the last request comes"),
+     ({"ramp_up_strategy": "linear", "ramp_up_start_rps": 1, "ramp_up_end_rps": float("inf")}, "rps is inf"),
+     ({"prompt_tokens": "9:100000000000000"}, "are more than the 512 positions"),
+     ({"random_prefix_len": 10**14}, "request 0: 100000000000032 prompt tokens")],
 )  # fmt: skip
 def test_what_a_load_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
@@ -342,10 +351,10 @@ def test_what_a_load_cannot_be_is_refused(options: dict[str, Any], words: str) -
 
 def test_percentiles_have_their_names() -> None:
     figures = vllm_figures(
-        [Request(0, (1,), 1, 0.0, new=[1], times=[1.0])], 0.0, {}, ["itl"], parse_percentiles("5,99.9")
+        [Request(0, (1,), 1, 0.0, new=[1], times=[1.0])], 0.0, {}, ["itl"], parse_percentiles("5,99.9,100,99.99999")
     )
     assert {name for name in figures if "itl" in name} == {
-        "mean_itl_ms", "median_itl_ms", "std_itl_ms", "p5_itl_ms", "p99.9_itl_ms",
+        "mean_itl_ms", "median_itl_ms", "std_itl_ms", "p5_itl_ms", "p99.9_itl_ms", "p100_itl_ms", "p99.99999_itl_ms",
     }  # fmt: skip
 
 
@@ -356,6 +365,13 @@ REPLAYED = {"requests": None, "prompt_tokens": "32", "output_tokens": "32"}  # a
 def told_of(**options: Any) -> dict[str, Any]:
     result: dict[str, Any] = run_gpus(new_gpus(1, payload=False), "llama-tiny", "serve", **LOAD | options)["result"]
     return result
+
+
+def test_figures_have_nothing_of_the_warm_up() -> None:
+    alone = {"requests": 3, "rate": 1.0, "kv_blocks": 6, "preemption": "swap", "block_size": 8}
+    cold, warm = told_of(**alone), told_of(**alone, num_warmups=8)
+    assert warm["largest_batch"] == cold["largest_batch"] == 1
+    assert warm["host_memory"] == cold["host_memory"] and warm["host_memory"]["max"] == 0
 
 
 def test_a_closed_loop_in_lock_step_is_said() -> None:
@@ -443,12 +459,14 @@ def test_a_trace_is_replayed(tmp_path: Path) -> None:
 
 def test_requests_that_are_too_long_are_said_and_left_out_on_demand(tmp_path: Path) -> None:
     """llama-tiny has 512 positions."""
-    (tmp_path / "burst.csv").write_text(BURST.replace("472,18", "500,18"))
-    arguments = {"trace_file": str(tmp_path / "burst.csv"), **REPLAYED}
-    with pytest.raises(UsageError, match=r"1 of 2 requests .* the model's 512 positions, the first has 500 \+ 18"):
-        told_of(**arguments)
-    result = told_of(**arguments, skip_long=True)
-    assert (result["completed"], result["trace"]["too_long"]) == (1, 1)
+    for tokens in (500, 10**14):  # of the latter no host has room for the ids
+        (tmp_path / "burst.csv").write_text(BURST.replace("472,18", f"{tokens},18"))
+        arguments = {"trace_file": str(tmp_path / "burst.csv"), **REPLAYED}
+        says = rf"1 of 2 requests .* the model's 512 positions, the first has {tokens} \+ 18"
+        with pytest.raises(UsageError, match=says):
+            told_of(**arguments)
+        result = told_of(**arguments, skip_long=True)
+        assert (result["completed"], result["trace"]["too_long"]) == (1, 1)
 
 
 def test_dialogues_are_prompts_and_lengths(tmp_path: Path) -> None:
@@ -494,8 +512,13 @@ def test_what_is_no_trace_is_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_in_a_line_is_said_with_what_it_should_be(tmp_path: Path) -> None:
-    for text, wanted in ((OWN + "1,2,3,high\n", "two numbers of tokens and a priority, all three whole"),
-                         (AZURE + "1,2.5,3\n", "two whole numbers of tokens")):  # fmt: skip
+    for text, wanted in (
+        (OWN + "1,2,3,high\n", "two numbers of tokens and a priority, all three whole"),
+        (AZURE + "1,2.5,3\n", "two whole numbers of tokens"),
+        (OWN + "1700000000000,3,2,0\n", r"no time \(seconds below 1e[+]12, or a date\)"),
+        (OWN + f'1,"{"3" * 150_000}",2,0\n', "is no CSV: field larger than field limit"),
+        ('[{"conversations": [{"value": null}, {"value": "b"}]}]', "a value is None, and no text"),
+    ):
         (tmp_path / "trace").write_text(text)
         with pytest.raises(UsageError, match=wanted):
             read_trace(new_gpus(1).control, str(tmp_path / "trace"), None)

@@ -105,14 +105,30 @@ def say(*arguments: Any, code: int = 0) -> Result:
 def test_nothing_takes_less_than_its_bounds(on: str, name: str, options: dict[str, Any], tmp_path: Path) -> None:
     if name == "graph":
         options = options | {"model": str(lay_graph(tmp_path / "graph", 40))}
-    report = meshrt.run(name, on=on, **options)
-    parts = parts_of(report, name)
+    holds(meshrt.run(name, on=on, **options))
+
+
+def holds(report: Report) -> None:
+    parts = parts_of(report, "run")
     assert [part.name for part in parts] == [*report.phases, "total"]
     for part in parts:
-        part.check(name)
+        part.check("run")
         assert 0 <= part.share <= 1 + 1e-9
     if parts[-1].seconds:  # a cache that no token moves in takes none
         assert parts[-1].bound[1] > 0
+
+
+@pytest.mark.parametrize("options", [
+    {"model": "llama-tiny", "scheme": "dense", "tp": 2, "dp": 16, "link": "pcie", **SHAPE, "prompt_tokens": None},
+    {"model": "llama3-70b", "scheme": "dense", "tp": 64, "node_size": 8, **SHAPE, "prompt_tokens": None, "context": 8},
+    {"model": "llama3-8b", "tp": 4, "node_size": 1, "link": "pcie", "link_rate": 1e8, **SHAPE},
+])  # fmt: skip
+def test_groups_of_gpus_and_nodes_have_bounds_of_their_own(options: dict[str, Any], tmp_path: Path) -> None:
+    """Latencies are those of one group, and over nodes of fewer steps than a flat ring's; the network has bytes."""
+    if "dp" in options:
+        (tmp_path / "prompts").write_text(16 * "Once\n")
+        options = options | {"prompts": tmp_path / "prompts"}
+    holds(meshrt.run("llama", on="gpu", **options))
 
 
 def test_every_program_of_every_machine_is_looked_at() -> None:
