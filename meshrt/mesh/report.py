@@ -11,7 +11,7 @@ from meshrt.kinds import TableRow, row_of
 from meshrt.machine import Measured
 from meshrt.mesh.block import Block
 from meshrt.mesh.device import Device
-from meshrt.mesh.meter import merge, summary
+from meshrt.mesh.meter import Segment, merge, summary, together
 from meshrt.units import short, size
 
 
@@ -90,7 +90,11 @@ def gather(block: Block) -> Measured | None:
     """All that was measured at rank 0, None at the others. All ranks call it, once, when the program is done."""
     segments = block.finish()
     named = [segment for segment in segments if segment.name]
-    shown = [merge(segments), *named]
+    by_name: dict[str, list[Segment]] = {}
+    for segment in named:
+        by_name.setdefault(segment.name, []).append(segment)
+    phases = [together(stretches) for stretches in by_name.values()]
+    shown = [merge(segments), *phases]
     counts = block.host
     share = {
         "segments": [summary(segment, block.ledger.wafers) for segment in shown],
@@ -125,8 +129,8 @@ def gather(block: Block) -> Measured | None:
     return Measured(
         asdict(block.device), (block.mesh.width, block.mesh.height), measured[0],
         [
-            {"name": segment.name, **({} if segment.tokens is None else {"tokens": segment.tokens}), **part}
-            for segment, part in zip(named, measured[1:], strict=True)
+            {"name": phase.name, **({} if phase.tokens is None else {"tokens": int(phase.tokens)}), **part}
+            for phase, part in zip(phases, measured[1:], strict=True)
         ],
         host,
         {} if block.wafer is None else {"wafer": block.wafer.facts()},

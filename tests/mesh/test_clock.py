@@ -210,6 +210,41 @@ def test_phases_begin_together_and_add_up(comm):
 
 
 @pytest.mark.mpi(ranks=RANKS)
+def test_stretches_of_one_name_are_one_phase(comm):
+    """What its busiest link carried, all of it, and what cores did, whichever stretch it was in."""
+    block = new_block(comm, MESH, Device(name="test", alpha=1.0, link_bytes_per_cycle=4.0, macs_per_cycle=1.0))
+    with installed(block, "x", [Route(0, (5,))]) as east, installed(block, "x", [Route(5, (0,))]) as west:
+        for ways in ((east,), (west, east), (east,)):
+            with block.phase("a", tokens=2):
+                for way in ways:
+                    fabric.transfer(block, way, tiles(block))
+            block.clock.compute(9)
+    report = end(block)
+    (named,), nbytes = report["phases"], tiles(block)[0, 0].nbytes
+    assert named["link_bytes"] == report["measured"]["link_bytes"] == {"total": 4 * 4 * 5 * nbytes, "max": 3 * nbytes}
+    assert named["ramp_bytes"] == {"total": 4 * 4 * 2 * nbytes, "max": 3 * nbytes}
+    assert (named["messages"], named["tokens"], named["cores_used"], named["max_hops"]) == (16, 6, 8, 5)
+    path = report["measured"]["critical_path"]["cycles"] - 3 * 9
+    assert named["critical_path"]["cycles"] == path and named["critical_path"]["hops"] == 20
+
+
+@pytest.mark.mpi(ranks=RANKS)
+def test_a_phase_that_an_exception_ends_has_what_was_done_in_it(comm):
+    """And as long as it took the last core, wherever that is; what follows is in none, and nobody meets."""
+    block = new_block(comm, MESH, Device(name="test", macs_per_cycle=1.0))
+    last = np.broadcast_to(block.x == 5, block.shape)
+    with pytest.raises(ZeroDivisionError), block.phase("a"):
+        block.work(7 * last)
+        raise ZeroDivisionError
+    block.work(1)
+    with block.phase("b"):
+        block.work(2)
+    report = end(block)
+    assert [(part["macs"], part["critical_path"]["cycles"]) for part in report["phases"]] == [(28, 7), (48, 2)]
+    assert report["measured"]["critical_path"]["cycles"] == 10
+
+
+@pytest.mark.mpi(ranks=RANKS)
 def test_the_whole_run_is_its_phases_and_what_is_between(comm):
     report = run_report(comm, "kvcache", MESH, "wse2", tokens=9, layers=1, heads=1)
     (fill,) = report["phases"]
