@@ -15,7 +15,7 @@ from meshrt.mesh.clock import HOPS, STAGES, TIME
 from meshrt.mesh.device import Device
 from meshrt.mesh.wires import fabric, receiving, routes, software
 from meshrt.mesh.wires.routes import Route
-from meshrt.mesh.wires.tables import installed
+from meshrt.mesh.wires.tables import Channel, installed
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
 MESH = (6, 4)
@@ -153,6 +153,28 @@ def test_without_overlap_the_times_add_up(comm):
         fabric.transfer(block, channel, tiles(block))
         block.clock.compute(3)
     assert path_of(block) == (7 + 5 * 2 + 3, 5, 0)
+
+
+@pytest.mark.mpi(ranks=[1, 2, 3, 6])
+def test_what_is_under_way_elsewhere_does_not_change_whose_turn_it_is_at_a_ramp(comm):
+    """Core (2, 0) waits for the second of two packets, and the first, which is over by then, can wait for it. So a
+    third one that asks sooner is held up by none; on a block with row 1 it was, as more was under way there.
+    """
+    block = new_block(comm, (3, 2), Device(name="test", link_bytes_per_cycle=4.0, macs_per_cycle=1.0))
+    block.work(12 * ((block.x == 1) & (block.y[:, None] == 0)))
+    with installed(block, "x", routes.chain) as east, installed(block, "y", routes.chain, -1) as north:
+
+        def sent(way: Channel, position: int, line: int) -> receiving.Flight:
+            lines = marks(2 if way is east else 3, [line])
+            one_number = np.zeros((*block.shape, 1), np.float32)
+            return fabric.send(block, way, one_number, positions=marks(way.length, [position]), lines=lines)
+
+        first, second, elsewhere = sent(east, 1, 0), sent(east, 1, 0), sent(east, 0, 1)
+        receiving.receive(block, second)
+        receiving.receive(block, sent(north, 1, 2), first, elsewhere)
+    report = measured(block)
+    assert report["out_of_order"] == {"packets": 0, "longest_wait": 0.0}
+    assert report["critical_path"]["cycles"] == 12 + 1 + 1 + 1
 
 
 @pytest.mark.mpi(ranks=RANKS)
