@@ -1,6 +1,6 @@
 """Counters. Each is increased where the thing happens, and nowhere else."""
 
-from dataclasses import field, replace
+from dataclasses import field
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
@@ -158,18 +158,6 @@ def merge(segments: list[Segment]) -> Segment:
         end=segments[-1].end,
         sampled=any(segment.sampled for segment in segments),
     )
-
-
-def together(segments: list[Segment]) -> Segment:
-    """Stretches of one name, between which others may lie, as one: it takes the time that they take."""
-    if len(segments) == 1:
-        return segments[0]
-    tokens = [segment.tokens for segment in segments if segment.tokens is not None]
-    took = [sum(segment.end[part] - segment.begin[part] for segment in segments) for part in range(3)]
-    return replace(
-        merge(segments), name=segments[0].name, begin=(0.0, 0, 0), end=(float(took[0]), int(took[1]), int(took[2])),
-        tokens=sum(tokens) if tokens else None,
-    )  # fmt: skip
 
 
 def summary(segment: Segment, wafers: dict[str, Links]) -> dict[str, Any]:
