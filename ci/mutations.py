@@ -218,7 +218,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("np.add(times, passage.tail, out=times)", "np.add(times, passage.busy, out=times)", FABRIC),
         ("arrival.passage.taking, arrival.passage.tail", "arrival.passage.taking, 0.0", FABRIC),
         ("asks <= own_asks if before else asks < own_asks", "asks <= own_asks", FABRIC),
-        (" | (asks < ramp_in)", "", FABRIC),
+        (" & (asks >= ramp_in)", "", FABRIC),
         ("starts + arrival.passage.tail", "starts", FABRIC),
         ("if len(coming) == 2 and _alike(", "if len(coming) == 2 and not _alike(", FABRIC),
         ("coming[0].passage, second < first", "coming[0].passage, second <= first", FABRIC),

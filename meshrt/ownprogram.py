@@ -225,6 +225,8 @@ WANTED = {  # of arguments of functions of meshrt/mesh, by their names: the type
     "channel": ("Channel", "what `installed` gives: with installed(...) as way"),
     "ring": ("Ring", "one of the rings of a `with`, such as rings.x"),
     "mesh": ("Mesh", "block.mesh"),
+    "spread": ("Spread", "one of the two that `spreads` gives: with spreads(block) as (along_x, along_y)"),
+    "transfers": ("Transfer", "one of meshrt.mesh.exchange.legs: Transfer(axis, owners, tiles)"),
     "way": ("Tree", "what a collective gives: with ktree(...) as tree"),
     **dict.fromkeys(("flight", "others"), ("Flight", "what `send` has returned")),
     "block": ("Block", "the block that `run` got"),

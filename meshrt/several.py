@@ -2,7 +2,8 @@
 machine that is as new.
 
 What a machine has counted and timed is added up over the parts; what is the most of something is the most of one of
-them; a share of the time is that of all of it. `runs` has what each run measured, as its own report has it.
+them, where the machine does not say it of all phases of a name; a share of the time is that of all of it. `runs` has
+what each run measured, as its own report has it.
 """
 
 from collections import Counter

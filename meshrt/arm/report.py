@@ -93,7 +93,11 @@ def gather(soc: Soc) -> Measured | None:
         "memory_bytes": {"max": soc.memory.peak, "limit": soc.device.dram_bytes},
     }
     phases = [
-        {"name": name, **({} if phase.tokens is None else {"tokens": phase.tokens}), **combine(cores, phase.system)}
+        {
+            "name": name,
+            **({} if phase.tokens is None else {"tokens": int(phase.tokens)}),
+            **combine(cores, phase.system),
+        }
         for (name, phase), cores in zip(soc.phases.items(), stretches[1:], strict=True)
     ]
     measured = combine(stretches[0], whole.system) | limits

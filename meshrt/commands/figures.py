@@ -227,8 +227,10 @@ def profile(context: click.Context, form: str, to: str | None, arguments: tuple[
 @click.pass_context
 def messages(context: click.Context, to: str, arguments: tuple[str, ...]) -> None:
     """Write down what each rank posts and waits for: bench messages --to FOLDER run gemm. `bench floor` does it."""
+    from meshrt.ranks import files
     from meshrt.studies.messages import Recorder
 
+    files.check_target("--to", f"{to}/0")
     recorder = Recorder()
     code: Any = 0
     try:

@@ -126,7 +126,7 @@ def gather(gpus: Gpus) -> Measured | None:
     phases = [
         {
             "name": name,
-            "tokens": phase.tokens,
+            "tokens": int(phase.tokens),
             **combine([numbers for share in shares for numbers in share["phases"][name]], phase.seconds, gpus),
         }
         for name, phase in gpus.phases.items()

@@ -6,6 +6,7 @@ program keeps nothing.
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from numbers import Integral
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +16,8 @@ from meshrt.mesh.memory import CoreMemory
 from meshrt.mesh.mesh import Mesh
 from meshrt.options import in_short
 from meshrt.records import dataclass
+
+NO_NUMBERS = "OSUMm"  # kinds of NumPy's
 
 
 class Awaited(Protocol):
@@ -35,9 +38,9 @@ class Audit:
     fresh: dict[tuple[int, str], tuple[int, np.ndarray]] = field(default_factory=dict)  # line, numbers
 
     def works(self, macs: Any, shape: tuple[int, int]) -> None:
-        """UsageError for multiply-accumulates that are no numbers, or not for each core."""
+        """UsageError for multiply-accumulates that are no whole numbers, or not for each core."""
         each = np.asarray(macs)
-        numbers = each.dtype.kind in "iuf" and bool(np.isfinite(each).all())
+        numbers = each.dtype.kind in "iuf" and bool((np.isfinite(each) & (each == np.rint(each))).all())
         try:
             fits = numbers and np.broadcast_shapes(each.shape, shape) == shape
         except ValueError:
@@ -47,8 +50,30 @@ class Audit:
             wanted = f"a number of multiply-accumulates, or one for each core, {list(shape)}"
             raise UsageError(f"work of {said}: give {wanted}")
 
-    def fits(self, tiles: np.ndarray, out: np.ndarray | None) -> None:
-        """Of a transfer: UsageError for a place that NumPy might stretch tiles to."""
+    def counts(self, **numbers: Any) -> None:
+        """UsageError for what is to be counted and is no whole number from 0 on: ranks would not add up the same."""
+        for name, number in numbers.items():
+            if not isinstance(number, Integral) or number < 0:
+                raise UsageError(f"`{name}` is {in_short(number)}: what cores do is counted in whole numbers from 0 on")
+
+    def marks(self, cores: Any, shape: tuple[int, int]) -> None:
+        """UsageError for what chooses cores by other things than a bool for each of the block: NumPy might take it for
+        rows.
+        """
+        if cores is not None and not (isinstance(cores, np.ndarray) and (cores.dtype, cores.shape) == (bool, shape)):
+            said = f"{cores.dtype} {list(cores.shape)}" if isinstance(cores, np.ndarray) else in_short(cores)
+            raise UsageError(
+                f"`cores` is {said}: a bool for each core of the block is wanted, {list(shape)}, rows first"
+            )
+
+    def fits(self, tiles: np.ndarray, out: np.ndarray | None, combine: Any = None) -> None:
+        """Of a transfer: UsageError for tiles of no numbers, a place that NumPy might stretch tiles to, and what does
+        not combine.
+        """
+        if tiles.dtype.kind in NO_NUMBERS:
+            raise UsageError(f"tiles of {tiles.dtype}: packets take numbers along, such as np.float32")
+        if combine is not None and not callable(combine):
+            raise UsageError(f"`combine` is {in_short(combine)}: it is a function of two tiles, such as np.add")
         if out is not None and out.shape != tiles.shape:
             raise UsageError(
                 f"`out` of shape {list(out.shape)} for tiles of shape {list(tiles.shape)}: what arrives at a core is a"
@@ -68,6 +93,37 @@ class Audit:
                     f"`{name}` of a product is of shape {list(array.shape)}: every core multiplies matrices,"
                     f" [bh, bw, rows, columns], of the cores of the block, {list(lead)} here (block.lead)"
                 )
+            if isinstance(array, np.ndarray) and array.dtype.kind in ("c", *NO_NUMBERS):
+                raise UsageError(
+                    f"`{name}` of a product is of {array.dtype}: a core multiplies real numbers, in float32; of complex"
+                    " ones multiply .real and .imag"
+                )
+
+    def adds_up(self, a: np.ndarray, b: Any, over: int | None, total: np.ndarray) -> None:
+        """UsageError where NumPy would stretch a product, or its sums `over` an axis, to the total."""
+        try:
+            shape = [*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]]
+            shape = shape if over is None else shape[:over] + shape[over + 1 :]
+            stretched = [*np.broadcast_shapes(shape, total.shape)] == [*total.shape] != shape
+        except ValueError:  # sides that do not go together, which is told elsewhere
+            return
+        if stretched:
+            raise UsageError(
+                f"`total` of shape {list(total.shape)} for a product of shape {shape}: what is added to has a place for"
+                " each of its numbers"
+            )
+
+    def places(self, name: str, part: Any, wanted: tuple[slice, slice], dtype: np.dtype[Any]) -> None:
+        """UsageError for a part of a matrix of another size than was asked for, and for one that `dtype` has no place
+        for.
+        """
+        sizes = [side.stop - side.start for side in wanted]
+        if not isinstance(part, np.ndarray) or [*part.shape] != sizes:
+            came = f"{list(part.shape)} numbers" if isinstance(part, np.ndarray) else in_short(part)
+            rows, columns = (f"{side.start} to {side.stop}" for side in wanted)
+            raise UsageError(f"{name}: of rows {rows} and columns {columns} came {came}; an array {sizes} is wanted")
+        if part.dtype.kind == "c" != dtype.kind:
+            raise UsageError(f"{name} is of {part.dtype} and its tiles of {dtype}: imaginary parts would be cut off")
 
     def gathers(self, lead: tuple[int, int], mesh: Mesh, tiles: np.ndarray, shape: Any) -> None:
         """Of a matrix [bh, bw, rows of tiles, columns of tiles, rows, columns]: UsageError for tiles that are none of
@@ -76,7 +132,8 @@ class Audit:
         if tiles.ndim != 6 or tiles.shape[:2] != lead:
             raise UsageError(f"tiles of shape {list(tiles.shape)} are no matrix's: leave `shape` away to have them all")
         rows, columns = mesh.height * tiles.shape[2] * tiles.shape[4], mesh.width * tiles.shape[3] * tiles.shape[5]
-        if not isinstance(shape, Sequence) or len(shape) != 2 or shape[0] > rows or shape[1] > columns:
+        whole = isinstance(shape, Sequence) and all(isinstance(side, Integral) for side in shape)
+        if not whole or len(shape) != 2 or not (0 <= shape[0] <= rows and 0 <= shape[1] <= columns):
             raise UsageError(f"`shape` is {shape!r}: a matrix of these tiles has two sides, {rows} x {columns} at most")
 
     def takes(self, owners: Any, count: int) -> None:
@@ -129,9 +186,9 @@ class Audit:
         counts = {}
         for (_, name), (line, numbers) in self.fresh.items():
             if numbers.dtype.kind not in "iub":
-                bits = f"u{numbers.dtype.itemsize}"
-                blank = np.full((), np.nan, numbers.dtype).view(bits)
-                cores = (numbers.view(bits) == blank).reshape(*numbers.shape[:2], -1).any(axis=2)
+                blank = np.frombuffer(np.full((), np.nan, numbers.dtype).tobytes(), np.uint8)
+                each = numbers.view(np.uint8).reshape(*numbers.shape[:2], -1, len(blank))
+                cores = (each == blank).all(axis=3).any(axis=2)
                 if cores.any():
                     counts[name, line] = int(cores.sum())
         return counts

@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
-from meshrt.errors import UsageError
+from meshrt.errors import StallError, UsageError
 from meshrt.machine import check_phase, one_phase
 from meshrt.mesh import meter
 from meshrt.mesh.computing import Computing
@@ -38,13 +38,19 @@ class Block(Computing):
         """A named stretch of the run with counters of its own; the report adds up those of one name. All cores begin it
         when the last of them is there. `tokens`: how many it is about, for the report. UsageError for a name or a
         number that is none; in one's own program also for a phase inside of another.
+
+        One that an exception ends, which the program catches, has what was done until then; nobody meets then.
         """
         check_phase(name, tokens)
         with nullcontext() if self.audit is None else one_phase(self.audit, name, tokens):
             self._close()
             segment = self._open(name)
             segment.tokens = tokens
-            yield segment
+            try:
+                yield segment
+            except BaseException:
+                self._cut()
+                raise
             self._close()
             self._open("")
 
@@ -57,13 +63,38 @@ class Block(Computing):
         return ledger.segments[-1]
 
     def _close(self) -> None:
-        segment, working = self.ledger.segments[-1], self.ledger.at_work | {id(self): self}
-        for active in working.values():
+        segment, working = self.ledger.segments[-1], self._working()
+        for active in working:
             ramps.settle(active)
-        segment.end = self.control.allreduce(max(active.clock.last() for active in working.values()), max)
-        for active in working.values():
+        cut, self.ledger.cut = self.ledger.cut, None
+        before = [] if cut is None else [cut.end]
+        *cut_end, segment.end = self.control.allreduce(
+            [*before, max(active.clock.last() for active in working)], _latest
+        )
+        if cut is not None:
+            cut.end = segment.begin = cut_end[0]
+        for active in working:
             active.settle()
             active.clock.meet(*segment.end)
+        self._note_end(segment)
+
+    def _cut(self) -> None:
+        """The segment ends at this rank, by an exception: no other may be waited for, so when it did on all is found at
+        the next end.
+        """
+        segment, working = self.ledger.segments[-1], self._working()
+        segment.end = max(active.clock.last() for active in working)
+        for active in working:
+            active.settle()
+        self._note_end(segment)
+        self.ledger.cut = segment
+        self._open("")
+
+    def _working(self) -> "list[Block]":
+        """The blocks that are at work, this one among them."""
+        return [*(self.ledger.at_work | {id(self): self}).values()]
+
+    def _note_end(self, segment: meter.Segment) -> None:
         self.ledger.at_work.clear()
         segment.wall_seconds = perf_counter() - segment.wall_begin
         segment.cpu_seconds = process_time() - segment.cpu_begin
@@ -118,6 +149,16 @@ class Block(Computing):
         """Give the communicators back: a process has a few thousand, and a sweep makes hundreds of blocks."""
         for comm in (self.comm, self.control.comm, self.scouts.comm):
             comm.Free()
+
+
+def _latest(ranks: list[list[Any]]) -> list[Any]:
+    """Of some moments, each as every rank has it: when the last one was there. StallError where some have others."""
+    if len(set(map(len, ranks))) > 1:
+        raise StallError(
+            "an exception has ended a phase on some ranks and not on others: ranks have to make the same calls in the"
+            " same order"
+        )
+    return [max(moments) for moments in zip(*ranks, strict=True)]
 
 
 def make_block(

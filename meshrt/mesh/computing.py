@@ -31,6 +31,13 @@ class Computing(Cores):
         """
         if self.audit is not None:
             self.audit.multiplies(self.lead, {"a": a, "b": b} | ({} if total is None else {"total": total}))
+            if over is not None and not 2 <= over < a.ndim - 2:
+                raise UsageError(
+                    f"`over` is {over}: products at a core that are added up lie along an axis behind [bh, bw] and"
+                    f" before rows and columns, of tiles of shape {list(a.shape)}"
+                )
+            if total is not None:
+                self.audit.adds_up(a, b, over, total)
         if a.shape[-1] != b.shape[-2]:
             raise UsageError(
                 f"a product of tiles {[*a.shape[2:]]} and {[*b.shape[2:]]} at each core: the first has {a.shape[-1]}"
@@ -59,6 +66,8 @@ class Computing(Cores):
         if cores is not None and self.payload:
             c[~cores] = 0
         if total is not None and total.dtype != c.dtype:
+            if self.audit is not None and total.dtype.kind in "iu" and (c != np.rint(c)).any():
+                raise UsageError(f"`total` of {total.dtype} for a product with fractions: give one of float32")
             c = c.astype(total.dtype)
         if over is not None:
             c = c.sum(axis=over) if c.shape[over] > 1 else c.squeeze(over)
@@ -91,10 +100,11 @@ class Computing(Cores):
     def work(self, macs: np.ndarray) -> None:
         """Every core does its own number of multiply-accumulates, int [bh, bw] (or what broadcasts to it).
 
-        UsageError for a number below 0, and in one's own program for what is no number, or none for each core.
+        UsageError for a number below 0, and in one's own program for what is no whole number, or none for each core.
         """
         if self.audit is not None:
             self.audit.works(macs, self.shape)
+            macs = np.asarray(macs).astype(np.int64)
         each = macs if getattr(macs, "shape", ()) == self.shape else np.broadcast_to(macs, self.shape)
         if each.min() < 0:
             raise UsageError(f"work of {int(each.min())} multiply-accumulates: what a core does is no less than 0")
@@ -112,10 +122,11 @@ class Computing(Cores):
         self, tiles: np.ndarray, calls: int = 1, cores: np.ndarray | None = None, operands: int = 2
     ) -> None:  # fmt: skip
         """Every core, or those `cores`, is busy for `calls` element-wise operations on tiles of this size, each of
-        which reads so many operands that are vectors. UsageError in one's own program for tiles that
-        are not those of all cores."""
+        which reads so many operands that are vectors. UsageError in one's own program for tiles that are not those of
+        all cores, for `cores` that are no bool for each of the block, and for numbers that are not whole."""
         if self.audit is not None:
             self.check_lead(tiles)
+            self.audit.counts(calls=calls, operands=operands)
         if not calls:
             return
         operations, itemsize = calls * prod(tiles.shape[2:]), tiles.dtype.itemsize
@@ -126,7 +137,9 @@ class Computing(Cores):
         self, length: int, calls: int, itemsize: int, cores: np.ndarray | None = None, operands: int = 2
     ) -> None:  # fmt: skip
         """Every core, or those `cores`, issues so many vector instructions on `length` numbers of that size, each of
-        which reads so many operands that are vectors."""
+        which reads so many operands that are vectors. UsageError as `elementwise`."""
+        if self.audit is not None:
+            self.audit.counts(length=length, calls=calls, itemsize=itemsize, operands=operands)
         self._added(length * calls, itemsize, operands, cores)
         self.clock.vectors(length, calls, itemsize, cores, operands)
 
@@ -137,12 +150,19 @@ class Computing(Cores):
         counters.operand_bytes += (operands + 1) * itemsize * count
 
     def _at_work(self, cores: np.ndarray | None) -> int:
+        """How many of the block's cores these are. UsageError in one's own program for what is no bool for each."""
+        if self.audit is not None:
+            self.audit.marks(cores, self.shape)
         return self.hosted if cores is None else int(np.count_nonzero(cores))
 
     def scalar(
         self, *, divisions: int = 0, roots: int = 0, exponentials: int = 0, cores: np.ndarray | None = None
     ) -> None:
-        """Every core, or those `cores`, does so many of these one after the other: no vector instruction has them."""
+        """Every core, or those `cores`, does so many of these one after the other: no vector instruction has them.
+        UsageError as `elementwise`."""
+        if self.audit is not None:
+            self.audit.marks(cores, self.shape)
+            self.audit.counts(divisions=divisions, roots=roots, exponentials=exponentials)
         device = self.device
         cycles = divisions * device.division_cycles + roots * device.root_cycles
         self.clock.software(cycles + exponentials * device.exponential_cycles, cores)
@@ -157,6 +177,8 @@ class Computing(Cores):
         """Every core, or those `cores`, makes so many numbers from codes. `instructions` are vector instructions of
         each kind: on how many numbers, how often, of how many bytes, and how many vectors each reads.
         """
+        if self.audit is not None:
+            self.audit.counts(numbers=numbers)
         self.counters.rebuilt += numbers * self._at_work(cores)
         if self.mapped:
             self.maps.add("rebuilt", numbers, cores)

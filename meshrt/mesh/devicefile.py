@@ -91,12 +91,18 @@ def _checked(path: str, key: str, value: Any, kinds: Mapping[str, Any]) -> Any:
 def as_toml(device: Device) -> str:
     """The file that `read_device` makes this device of. A key without a value stands in a comment."""
     lines = [
-        f"# A device for --device FILE.toml; it began as {device.name}. A key that is left out is no limit, or no cost."
+        f"# A device for --device FILE.toml; it began as {_written(device.name)[1:-1]}. A key that is left out is no"
+        " limit, or no cost."
     ]
     for field in fields(device):
         value = getattr(device, field.name)
         if field.name == "sources":
-            lines += ["sources = [", *(f"    {json.dumps(source, ensure_ascii=False)}," for source in value), "]"]
+            lines += ["sources = [", *(f"    {_written(source)}," for source in value), "]"]
         else:
-            lines.append(f"# {field.name} = " if value is None else f"{field.name} = {json.dumps(value)}")
+            lines.append(f"# {field.name} = " if value is None else f"{field.name} = {_written(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _written(value: Any) -> str:
+    """A value as TOML has it: JSON's words, but for characters that JSON writes as two or leaves as they are."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

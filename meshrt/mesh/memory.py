@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import field
 from math import prod
+from numbers import Integral
+from typing import Any
 
 import numpy as np
 
 from meshrt.errors import FullError, LimitError, UsageError
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh
+from meshrt.options import in_short
 from meshrt.records import dataclass
 
 
@@ -53,25 +56,30 @@ class CoreMemory:
     def keep(self, name: str, array: np.ndarray) -> np.ndarray:
         """Charge an array [bh, bw, *tile] as long as it, or any view of it, lives. LimitError where it does not fit.
 
-        UsageError for what has no dimensions of cores. Returns the array. One that is charged already is not charged
-        again; several may have the same name.
+        UsageError for what has not the dimensions of all cores. Returns the array. One that is charged already, or of
+        which a view is, is charged only what it takes more; several may have the same name.
         """
-        if array.ndim < 2:
+        sides = zip(array.shape, self.extra.shape, strict=False)
+        if array.ndim < 2 or any(side not in (1, cores) for side, cores in sides):  # 1 stands for all
             raise UsageError(
                 f"{name!r} is an array of shape {list(array.shape)}: what cores keep is [bh, bw, *tile], with the"
-                " cores of the block first (block.lead)"
+                f" cores of the block first, {list(self.extra.shape)}"
             )
         owner = array
         while isinstance(owner.base, np.ndarray):
             owner = owner.base
-        key = id(owner)
-        if key not in self.arrays:
-            nbytes = prod(array.shape[2:]) * array.itemsize
-            self.require(name, nbytes)
-            self.common += nbytes
+        key, nbytes = id(owner), prod(array.shape[2:]) * array.itemsize
+        charge = self.arrays.get(key)
+        # Of a view that NumPy has stretched no more than there is.
+        more = nbytes if charge is None else min(nbytes, owner.nbytes // prod(array.shape[:2])) - charge.nbytes
+        if more > 0:
+            self.require(name, more)
+            self.common += more
             self.peak = max(self.peak, self.common + self.most_extra)
-            charge = self.arrays[key] = Charge(owner, self._gone)
-            charge.key, charge.name, charge.nbytes = key, name, nbytes
+            if charge is None:
+                charge = self.arrays[key] = Charge(owner, self._gone)
+                charge.key, charge.name, charge.nbytes = key, name, 0
+            charge.nbytes += more
         return array
 
     def _gone(self, charge: "weakref.ref[np.ndarray]") -> None:
@@ -91,6 +99,7 @@ class CoreMemory:
 
     def take(self, name: str, nbytes: int | np.ndarray) -> None:
         """Allocate nbytes at every core (an int), or so many at each ([bh, bw]). LimitError where it does not fit."""
+        nbytes = self._whole(name, nbytes)
         if (least := nbytes if isinstance(nbytes, int) else int(nbytes.min())) < 0:
             raise UsageError(f"core memory of {least} bytes for {name!r}: give 0 or more")
         if name in self.names:
@@ -103,6 +112,19 @@ class CoreMemory:
             raise
         self.names[name] = nbytes
         self.peak = max(self.peak, self.common + self.most_extra)
+
+    def _whole(self, name: str, nbytes: Any) -> int | np.ndarray:
+        """A number of bytes, or one for each core, NumPy's number as Python's. UsageError for what is none."""
+        if isinstance(nbytes, Integral):
+            return int(nbytes)
+        each = np.asarray(nbytes)
+        if each.dtype.kind not in "iu" or each.shape != self.extra.shape:
+            said = in_short(nbytes) if each.ndim == 0 or each.dtype == object else f"{each.dtype} {list(each.shape)}"
+            raise UsageError(
+                f"core memory for {name!r} is {said}: give a whole number of bytes, or one for each core,"
+                f" {list(self.extra.shape)}"
+            )
+        return each
 
     def _check(self, name: str, nbytes: int | np.ndarray) -> None:
         """LimitError where what is in use, nbytes under this name the last of it, is more than the fullest core has."""

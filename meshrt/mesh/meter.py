@@ -109,6 +109,7 @@ class Ledger:
 
     counters: Counters = field(default_factory=Counters)  # of the segment that is running
     segments: list[Segment] = field(default_factory=list)
+    cut: Segment | None = None  # the last but one, if an exception has ended it; its end is this rank's so far
     host: HostCounters = field(default_factory=HostCounters)
     wafers: dict[str, "Links"] = field(default_factory=dict)  # by site, where the wafer has defects
     notes: dict[str, Any] = field(default_factory=dict)  # what a program measured of the host; rank 0's are reported

@@ -90,8 +90,8 @@ def product(core: Any, a: np.ndarray, b: np.ndarray | Made, total: np.ndarray | 
 
 @cache
 def _kind(dtype: np.dtype[Any]) -> int:
-    """As products.c has it. NumPy makes the name anew each time."""
-    return KINDS.get(dtype.name, 0)
+    """As products.c has it, which reads numbers as the machine has them. NumPy makes the name anew each time."""
+    return KINDS.get(dtype.name, 0) if dtype.isnative else 0
 
 
 def _by_blas(core: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -1,5 +1,6 @@
 """What a mesh reports: all ranks' counters as the JSON has them, and the rows of the table that a person reads."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -91,9 +92,11 @@ def gather(block: Block) -> Measured | None:
     segments = block.finish()
     named = [segment for segment in segments if segment.name]
     shown = [merge(segments), *named]
+    several = [name for name, count in Counter(segment.name for segment in named).items() if count > 1]
+    joined = [merge([segment for segment in named if segment.name == name]) for name in several]
     counts = block.host
     share = {
-        "segments": [summary(segment, block.ledger.wafers) for segment in shown],
+        "segments": [summary(segment, block.ledger.wafers) for segment in (*shown, *joined)],
         "host": (counts.messages, counts.packets, counts.bytes, getrusage(RUSAGE_SELF).ru_maxrss * 1024),
         "startup": block.startup_cpu_seconds,
         "phases": [segment.cpu_seconds for segment in named],
@@ -101,7 +104,14 @@ def gather(block: Block) -> Measured | None:
     shares = block.control.gather(share)
     if shares is None:
         return None
-    measured = [combine([share["segments"][at] for share in shares], block.device) for at in range(len(shown))]
+    everything = [
+        combine([share["segments"][at] for share in shares], block.device) for at in range(len(shown) + len(joined))
+    ]
+    measured = everything[: len(shown)]
+    for name, whole in zip(several, everything[len(shown) :], strict=True):
+        for segment, part in zip(named, measured[1:], strict=True):
+            if segment.name == name:
+                _of_all(part, whole)
     sums = [sum(share["host"][at] for share in shares) for at in range(4)]
     host = {
         **block.notes,
@@ -125,13 +135,24 @@ def gather(block: Block) -> Measured | None:
     return Measured(
         asdict(block.device), (block.mesh.width, block.mesh.height), measured[0],
         [
-            {"name": segment.name, **({} if segment.tokens is None else {"tokens": segment.tokens}), **part}
+            {"name": segment.name, **({} if segment.tokens is None else {"tokens": int(segment.tokens)}), **part}
             for segment, part in zip(named, measured[1:], strict=True)
         ],
         host,
         {} if block.wafer is None else {"wafer": block.wafer.facts()},
         {segment.name for segment in shown if segment.sampled},
     )  # fmt: skip
+
+
+def _of_all(part: dict[str, Any], whole: Mapping[str, Any]) -> None:
+    """What is the most of a link, a ramp, or all cores that did something, is of all stretches of one name together: of
+    one alone it would not be what the busiest carried. What is added up, and peaks, are put together by the name.
+    """
+    part["cores_used"] = whole["cores_used"]
+    for name in ("link_bytes", "ramp_bytes"):
+        part[name]["max"] = whole[name]["max"]
+    if "wafer" in part:
+        part["wafer"]["link_bytes"]["max"] = whole["wafer"]["link_bytes"]["max"]
 
 
 def median(seconds: Sequence[float]) -> float:

@@ -8,6 +8,7 @@ dropped by `gather`.
 
 from collections.abc import Callable, Sequence
 from math import lcm
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -45,10 +46,10 @@ def place(
     [bh, bw, rows of tiles, columns of tiles, rows, columns].
 
     `matrix` is all of it, or a function that gets two slices, of rows and columns, and returns that part, the rank's
-    own; of which `shape` and `dtype` are to be said. `cut` says into how many rows and columns of tiles, multiples of
-    the mesh's height and width. Tiles are alike; where sizes do not divide, the last are padded with zeros. LimitError;
-    UsageError for a cut that is no such multiple, for what is no matrix, or, in one's own program, for a part of
-    another size.
+    own, unless that is all padding; of which `shape` and `dtype` are to be said. `cut` says into how many rows and
+    columns of tiles, multiples of the mesh's height and width. Tiles are alike; where sizes do not divide, the last are
+    padded with zeros. LimitError; UsageError for a cut that is no such multiple, for what is no matrix, or, in one's
+    own program, for a part of another size, and for complex numbers of which `dtype` has no place.
     """
     if not callable(matrix):
         whole_matrix = np.asarray(matrix)
@@ -57,15 +58,16 @@ def place(
         raise UsageError(f"{name!r} is a function of its parts: give `shape` and `dtype`, too")
     if len(shape) != 2:
         raise UsageError(f"{name!r} of shape {list(shape)}: a matrix has rows and columns")
-    if cut is not None and (not isinstance(cut, Sequence) or len(cut) != 2):
+    numbers = isinstance(cut, Sequence) and len(cut) == 2 and all(isinstance(count, Integral) for count in cut)
+    if cut is not None and not numbers:
         raise UsageError(f"{name!r} cut into {cut!r} tiles: give two numbers, (rows of tiles, columns of tiles)")
     cut, single = cut or (block.mesh.height, block.mesh.width), cut is None
-    mt, nt = tile_size(shape, cut)
-    if cut[0] % block.mesh.height or cut[1] % block.mesh.width:
+    if min(cut) < 1 or cut[0] % block.mesh.height or cut[1] % block.mesh.width:
         raise UsageError(
             f"{name!r} cut into {cut[0]} x {cut[1]} tiles, rows first, on {block.mesh.height} rows and"
             f" {block.mesh.width} columns of cores: give multiples of these"
         )
+    mt, nt = tile_size(shape, cut)
     each = cut[0] // block.mesh.height, cut[1] // block.mesh.width
     tiles = block.tiles(name, (mt, nt) if single else (*each, mt, nt), dtype)
     if not block.payload:
@@ -73,15 +75,12 @@ def place(
         return tiles
     rows, columns = span(block.mesh, "y", cut[0], mt), span(block.mesh, "x", cut[1], nt)
     part = slice(rows.start, min(rows.stop, shape[0])), slice(columns.start, min(columns.stop, shape[1]))
-    inside = matrix(*part) if callable(matrix) else whole_matrix[part]
-    sizes = [side.stop - side.start for side in part]
-    if block.audit is not None and min(sizes) > 0 and [*inside.shape] != sizes:
-        raise UsageError(
-            f"{name!r} of shape {list(shape)}: of rows {part[0].start} to {part[0].stop} and columns {part[1].start} to"
-            f" {part[1].stop} came {list(inside.shape)} numbers"
-        )
     whole = np.zeros((rows.stop - rows.start, columns.stop - columns.start), dtype)
-    whole[: inside.shape[0], : inside.shape[1]] = inside
+    if min(side.stop - side.start for side in part) > 0:  # else all that this rank has is padding
+        inside = matrix(*part) if callable(matrix) else whole_matrix[part]
+        if block.audit is not None:
+            block.audit.places(f"{name!r} of shape {list(shape)}", inside, part, whole.dtype)
+        whole[: inside.shape[0], : inside.shape[1]] = inside
     by_tile = whole.reshape(block.shape[0], each[0], mt, block.shape[1], each[1], nt)
     tiles[...] = by_tile.transpose(0, 3, 1, 4, 2, 5).reshape(tiles.shape)
     return tiles
@@ -90,13 +89,15 @@ def place(
 def gather(block: Block, tiles: np.ndarray, shape: tuple[int, int] | None = None) -> np.ndarray | None:
     """What all cores hold, at rank 0: [H, W, *tile] of tiles [bh, bw, *tile]. Or, with its `shape`, the matrix without
     padding, of tiles as `place` has them, or one a core, [bh, bw, rows, columns]. None elsewhere, and where tiles have
-    no numbers (`--payload none`).
+    no numbers (`--payload none`). UsageError for tiles that are not those of all cores; in one's own program also for
+    a `shape` that they have not.
 
     Control traffic: nothing is counted.
     """
     if not block.payload:
         return None
     if shape is None:
+        block.check_lead(tiles)
         return gather_parts(block, tiles, (block.mesh.height, block.mesh.width))
     if tiles.ndim == 4:
         tiles = tiles[:, :, None, None]

@@ -146,7 +146,11 @@ def gather(cores: Cores) -> Measured | None:
     counts = partial(_counts, cores=cores.count, taking_part=taking_part)
     with_energy(measured[0], measured[1:], counts, partial(_loads, device=cores.device))
     phases = [
-        {"name": parts[0]["name"], **({} if parts[0]["tokens"] is None else {"tokens": parts[0]["tokens"]}), **part}
+        {
+            "name": parts[0]["name"],
+            **({} if parts[0]["tokens"] is None else {"tokens": int(parts[0]["tokens"])}),
+            **part,
+        }
         for parts, part in zip(stretches[1:], measured[1:], strict=True)
     ]
     host = {**cores.notes, "ranks": len(shares), "messages": messages, "bytes": nbytes}

@@ -130,6 +130,7 @@ LINES: dict[str, tuple[list[str], list[str]]] = {
         ["reproduce", "waferllm", "3", "--cache", "none", "--system", "lader"],
         ["--system", "'lader'", "Did you mean ladder?"],
     ),
+    "messages nowhere": (["bench", "messages", "--to", "{d}/no", "run", "gemm"], ["--to ", "/no/0: there is no"]),
     "kind": (["fuzz", "--only", "nothing"], ["nothing", "loaders"]),
     "seconds that are no number": (["fuzz", "--seconds", "nan"], ["--seconds", "nan is not in the range 0<=x<="]),
     "seconds of a script that are no number": (

@@ -46,6 +46,14 @@ def line_report(way: dict[str, Any], n: int, comm: Any, words: int = 1, device: 
     return measured(block)
 
 
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("groups", [np.int64(4), [4, 2], np.array([4, 2]), (np.int32(4), 2)], ids=repr)
+def test_numbers_of_groups_may_be_numpys_and_in_any_sequence(groups: Any, comm) -> None:
+    block = new_block(comm, (9, 1))
+    with ktree(block, "x", 3, groups) as made, ktree(block, "x", 3, 4 if np.ndim(groups) == 0 else (4, 2)) as plain:
+        assert made.groups == plain.groups and made.groups[0] == 4
+
+
 # ---------------------------------------------------------------------------------------------------- right results
 
 

@@ -15,7 +15,7 @@ from meshrt.mesh.clock import HOPS, STAGES, TIME
 from meshrt.mesh.device import Device
 from meshrt.mesh.wires import fabric, receiving, routes, software
 from meshrt.mesh.wires.routes import Route
-from meshrt.mesh.wires.tables import installed
+from meshrt.mesh.wires.tables import Channel, installed
 
 RANKS = [1, 2, 3, 4, 6, 9, 16]
 MESH = (6, 4)
@@ -155,6 +155,28 @@ def test_without_overlap_the_times_add_up(comm):
     assert path_of(block) == (7 + 5 * 2 + 3, 5, 0)
 
 
+@pytest.mark.mpi(ranks=[1, 2, 3, 6])
+def test_what_is_under_way_elsewhere_does_not_change_whose_turn_it_is_at_a_ramp(comm):
+    """Core (2, 0) waits for the second of two packets, and the first, which is over by then, can wait for it. So a
+    third one that asks sooner is held up by none; on a block with row 1 it was, as more was under way there.
+    """
+    block = new_block(comm, (3, 2), Device(name="test", link_bytes_per_cycle=4.0, macs_per_cycle=1.0))
+    block.work(12 * ((block.x == 1) & (block.y[:, None] == 0)))
+    with installed(block, "x", routes.chain) as east, installed(block, "y", routes.chain, -1) as north:
+
+        def sent(way: Channel, position: int, line: int) -> receiving.Flight:
+            lines = marks(2 if way is east else 3, [line])
+            one_number = np.zeros((*block.shape, 1), np.float32)
+            return fabric.send(block, way, one_number, positions=marks(way.length, [position]), lines=lines)
+
+        first, second, elsewhere = sent(east, 1, 0), sent(east, 1, 0), sent(east, 0, 1)
+        receiving.receive(block, second)
+        receiving.receive(block, sent(north, 1, 2), first, elsewhere)
+    report = measured(block)
+    assert report["out_of_order"] == {"packets": 0, "longest_wait": 0.0}
+    assert report["critical_path"]["cycles"] == 12 + 1 + 1 + 1
+
+
 @pytest.mark.mpi(ranks=RANKS)
 def test_the_path_of_a_packet_is_taken_over_and_handed_on(comm):
     """East along row 0, then south along column 5: the last core's path has the hops of both packets."""
@@ -207,6 +229,41 @@ def test_phases_begin_together_and_add_up(comm):
         (18, 18, 0),
         (0, 0, 0),
     ]
+
+
+@pytest.mark.mpi(ranks=RANKS)
+def test_stretches_of_one_name_are_one_phase(comm):
+    """What its busiest link carried, all of it, and what cores did, whichever stretch it was in."""
+    block = new_block(comm, MESH, Device(name="test", alpha=1.0, link_bytes_per_cycle=4.0, macs_per_cycle=1.0))
+    with installed(block, "x", [Route(0, (5,))]) as east, installed(block, "x", [Route(5, (0,))]) as west:
+        for ways in ((east,), (west, east), (east,)):
+            with block.phase("a", tokens=2):
+                for way in ways:
+                    fabric.transfer(block, way, tiles(block))
+            block.clock.compute(9)
+    report = end(block)
+    (named,), nbytes = report["phases"], tiles(block)[0, 0].nbytes
+    assert named["link_bytes"] == report["measured"]["link_bytes"] == {"total": 4 * 4 * 5 * nbytes, "max": 3 * nbytes}
+    assert named["ramp_bytes"] == {"total": 4 * 4 * 2 * nbytes, "max": 3 * nbytes}
+    assert (named["messages"], named["tokens"], named["cores_used"], named["max_hops"]) == (16, 6, 8, 5)
+    path = report["measured"]["critical_path"]["cycles"] - 3 * 9
+    assert named["critical_path"]["cycles"] == path and named["critical_path"]["hops"] == 20
+
+
+@pytest.mark.mpi(ranks=RANKS)
+def test_a_phase_that_an_exception_ends_has_what_was_done_in_it(comm):
+    """And as long as it took the last core, wherever that is; what follows is in none, and nobody meets."""
+    block = new_block(comm, MESH, Device(name="test", macs_per_cycle=1.0))
+    last = np.broadcast_to(block.x == 5, block.shape)
+    with pytest.raises(ZeroDivisionError), block.phase("a"):
+        block.work(7 * last)
+        raise ZeroDivisionError
+    block.work(1)
+    with block.phase("b"):
+        block.work(2)
+    report = end(block)
+    assert [(part["macs"], part["critical_path"]["cycles"]) for part in report["phases"]] == [(28, 7), (48, 2)]
+    assert report["measured"]["critical_path"]["cycles"] == 10
 
 
 @pytest.mark.mpi(ranks=RANKS)

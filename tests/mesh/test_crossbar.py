@@ -271,3 +271,16 @@ def test_compiled_rounds_leave_the_machine_as_numpy_does(
         sent = block.host.packets, block.host.bytes, block.host.sent_to
         states.append(([array.tobytes() for array in kept], str(counts), sent, block.memory.peak))
     assert states[0] == states[1]
+
+
+@pytest.mark.mpi(ranks=[1])
+def test_an_exchange_that_was_refused_holds_nothing(comm) -> None:
+    """The first of two transfers kept its name, which the next exchange then asked for in vain."""
+    block = new_block(comm, (3, 2), core_memory=100)
+    tiles, larger = block.tiles("A", (6,), np.float32), np.zeros((2, 3, 15), np.float32)
+    transfers = Transfer("x", np.zeros(3, int), tiles), Transfer(None, np.arange(6), larger)
+    with crossbar(block) as bar:
+        for _ in range(2):
+            with pytest.raises(LimitError, match="'tile loaded' asks for 60 bytes, 48 are"):
+                exchange(block, bar, *transfers)
+            assert not block.memory.names

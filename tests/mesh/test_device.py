@@ -121,6 +121,13 @@ def test_a_preset_written_and_read_is_itself(name: str, tmp_path: Path) -> None:
     }
 
 
+def test_any_name_is_written_so_that_it_is_read(tmp_path: Path) -> None:
+    """JSON has a character beyond 16 bits as two halves, which TOML refuses; a comment ends with the line."""
+    device = Device(name='\U0001d6fc\n\x7f"ß', sources=("of \U0001d6fc\x7f",))
+    (tmp_path / "mine.toml").write_text(as_toml(device), encoding="utf-8")
+    assert read_device(str(tmp_path / "mine.toml")) == device
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -155,6 +155,25 @@ def test_an_array_is_charged_once_as_long_as_it_or_a_view_of_it_lives(comm):
 
 
 @pytest.mark.mpi(ranks=[1])
+def test_what_was_charged_in_part_is_charged_the_rest(comm):
+    """It was free, once any view of it had been kept. A view that NumPy has stretched is no more than there is."""
+    block = new_block(comm, (3, 2), core_memory=100)
+    whole = np.zeros((2, 3, 10), np.float32)
+    for part, held in ((whole[..., 2:3], 4), (whole[:, :, None], 40), (whole[..., :5], 40)):
+        block.memory.keep("part", part)
+        assert block.memory.common == held
+    block.memory.keep("stretched", np.broadcast_to(whole[:, :, None], (2, 3, 8, 10)))
+    assert (block.memory.common, block.memory.peak) == (40, 40)
+    with (
+        block.memory.hold("NumPy's number", np.int64(60)),
+        pytest.raises(LimitError, match="asks for 7 bytes, 100 are"),
+    ):
+        block.memory.take("more", np.int8(7))
+    del part, whole
+    assert not block.memory.common
+
+
+@pytest.mark.mpi(ranks=[1])
 def test_what_is_refused_is_not_charged_and_not_made(comm):
     block = new_block(comm, (2, 2), core_memory=100)
     kept = block.tiles("A", (20,), "float32")

@@ -55,6 +55,15 @@ def test_16_bits_multiply_as_their_float32_does(kind: type, sizes: tuple[int, in
     assert products.product(core.built, a, b, total.copy()).tobytes() == (total + expected).tobytes()
 
 
+@pytest.mark.parametrize("sizes", [(2, 3, 6), (1, 90, 90), (9, 40, 40)])
+def test_numbers_with_their_bytes_the_other_way_round_are_the_same(sizes: tuple[int, int, int]) -> None:
+    """The compiled core took their bytes as they lie: 3 was 2e-4."""
+    (m, k, n), rng = sizes, np.random.default_rng(5)
+    a, b = rng.standard_normal((9, 2, m, k), np.float32), rng.standard_normal((9, 2, k, n), np.float32)
+    made = products.product(core.built, a, b.astype(">f2"))
+    assert made.tobytes() == products.product(core.built, a, b.astype(np.float16)).tobytes()
+
+
 @pytest.mark.parametrize("by", ["numpy", "core"])
 @pytest.mark.parametrize("band", [1, 150, 10**6])
 @pytest.mark.parametrize("turned", [False, True])

@@ -274,3 +274,11 @@ def test_a_tree_on_stretches_is_the_same_on_each(n: int, copies: int):
                 assert [{core - at for core in step if core in own} for step in on_all.steps] == [
                     *map(set, level.steps)
                 ]
+
+
+def test_a_step_that_is_no_whole_number_is_nobody_elses():
+    """1.0 is equal to 1: a pattern is kept by what is said of it, and every chain of that process was of floats."""
+    for pattern in (routes.chain, routes.multicast):
+        assert pattern(97, 1.0) and {
+            type(stop) for route in pattern(97, 1) for stop in (route.source, *route.stops)
+        } == {int}

@@ -32,6 +32,15 @@ def test_an_array_is_placed_as_a_function_of_its_parts_and_gathered_as_it_was(sh
     assert blocks[0].memory.peak == blocks[1].memory.peak > 0
 
 
+@pytest.mark.mpi(ranks=[1, 6])
+def test_a_rank_of_padding_alone_asks_for_no_part(comm) -> None:
+    """It asked for rows 3 to 2, of which NumPy makes no array."""
+    block = new_block(comm, (6, 4))
+    made = place(block, "A", lambda *part: np.ones([side.stop - side.start for side in part], "f"), (2, 3), dtype="f")
+    whole = gather(block, made, (4, 6))
+    assert whole is None or (whole.sum() == 6 and whole[:2, :3].all())
+
+
 @pytest.mark.mpi(ranks=[1, 2, 6])
 @pytest.mark.parametrize("tile", [(), (3,), (2, 3, 4)])
 def test_tiles_of_any_kind_are_gathered_core_by_core(tile: tuple[int, ...], comm) -> None:

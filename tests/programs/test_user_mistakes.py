@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,9 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(mistake: str, text: str, ru
 HEAD = """
 import numpy as np
 from meshrt.mesh import *
+from meshrt.mesh.collectives import broadcast, remap, rings, scatter, shifts
+from meshrt.mesh.exchange.exchange import exchange
+from meshrt.mesh.exchange.legs import Transfer
 MESH = (4, 2)
 
 def run(block):
@@ -264,6 +268,45 @@ WORDS = {  # one line of a program, and what is said of it
     "take(block, crossbar(block).__enter__(), [0, 1], t)": "`owners` is [0, 1]: for each of the 8 cores, by number y",
     "take(block, crossbar(block).__enter__(), np.zeros((2, 4)), t)": "`owners` is float64 [2, 4]: for each of the 8",
     "take(block, crossbar(block).__enter__(), np.full(8, 8), t)": "the number of the core whose tile it gets is wanted",
+    "exchange(block, crossbar(block).__enter__(), Transfer(None, np.full(8, 10**6), t))": "for each of the 8 cores, by",
+    "exchange(block, crossbar(block).__enter__(), Transfer('x', np.full(4, -1), t))": "4 positions of a line along x,",
+    "exchange(block, crossbar(block).__enter__(), Transfer('z', np.arange(4), t))": "a transfer along axis 'z': lines",
+    "exchange(block, crossbar(block).__enter__(), t)": "`transfers` of exchange is float32 [2, 4, 4, 4]; it is one of",
+    "transfer(block, way, np.full((2, 4, 3), None))": "tiles of object: packets take numbers along, such as np.float32",
+    "transfer(block, way, t, t, combine='add')": "`combine` is 'add': it is a function of two tiles, such as np.add",
+    "allreduce(block, ktree(block, 'x').__enter__(), t, out=t.astype(int))": "`out` of int64 for tiles of float32",
+    "allreduce(block, scatter.ring(block, 'x').__enter__(), t, lines=np.ones(2, bool))": "`lines` are those of a tree",
+    "ktree(block, 'x', groups=2.5).__enter__()": "groups 2.5 of a K-tree: give a whole number, or one for each phase",
+    "ktree(block, 'x', groups='2').__enter__()": "groups '2' of a K-tree: give a whole number",
+    "rings.plain_ring(block, 'x', 0).__enter__()": "slots is 0: a ring has a whole number of places at each core",
+    "r = rings.plain_ring(block, 'x', 2).__enter__(); start_shift(block, r, t, t)": "with 2 slots at a core both are",
+    "r = plain_rings(block).__enter__(); rotate(block, r.x, r.back_x, t, [1.5, 1])": "float64 [2] places for tiles of",
+    "r = plain_rings(block).__enter__(); align(block, r, t, t)": "cut as the rings have slots, with a whole number for",
+    "broadcast.start(block, broadcast.spreads(block).__enter__()[0], -1, t, t)": "a broadcast from core -1 of a line",
+    "broadcast.start(block, broadcast.spreads(block).__enter__()[0], 1, t, t[0])": "`out` of shape [4, 4, 4]: what the",
+    "broadcast.start_allgather(block, broadcast.spreads(block).__enter__(), t)": "`spread` of start_allgather is",
+    "broadcast.spreads(block, 2.5).__enter__()": "segments of 2.5 cores; they have a whole number of them, from 1 on",
+    "remap.remap(block, 'x', t, [0, 4, 8, 12, 16], [0, 16])": "`after` is array([ 0, 16]) of a line along x: 5 whole",
+    "remap.remap(block, 'x', t, [0, 4, 8, 12, 16], [0, 4, 8, 12, 13])": "units 0 to 16 of a line along x are to go to",
+    "block.matmul(1j * t, t)": "`a` of a product is of complex64: a core multiplies real numbers, in float32; of",
+    "block.matmul(t / 3, t, np.zeros(t.shape, np.int32))": "`total` of int32 for a product with fractions: give one of",
+    "block.matmul(t[:, :, :1], t, t)": "`total` of shape [2, 4, 4, 4] for a product of shape [2, 4, 1, 4]: what is",
+    "block.matmul(t, t, over=-3)": "`over` is -3: products at a core that are added up lie along an axis behind [bh,",
+    "block.matmul(t, t, cores=block.x == 0)": "`cores` is bool [4]: a bool for each core of the block is wanted, [2,",
+    "block.elementwise(t, cores=[0, 1])": "`cores` is [0, 1]: a bool for each core of the block is wanted, [2, 4]",
+    "block.elementwise(t, calls=1.5)": "`calls` is 1.5: what cores do is counted in whole numbers from 0 on",
+    "block.vectors(2.5, 1, 4)": "`length` is 2.5: what cores do is counted in whole numbers from 0 on",
+    "block.work(0.5)": "work of 0.5: give a number of multiply-accumulates, or one for each core, [2, 4]",
+    "stage(block, way, 1.5, np.ones(4, bool))": "a stage of 1.5 additions: give their number, a whole one",
+    "block.memory.keep('k', np.ones((9, 9)))": "'k' is an array of shape [9, 9]: what cores keep is [bh, bw, *tile]",
+    "block.memory.hold('h', 2.5).__enter__()": "core memory for 'h' is 2.5: give a whole number of bytes, or one for",
+    "block.memory.hold('h', np.ones((9, 9), int)).__enter__()": "core memory for 'h' is int64 [9, 9]: give a whole",
+    "gather(block, t[0])": "tiles of shape [4, 4, 4]: the first two dimensions are the cores of the block, [2, 4]",
+    "gather(block, place(block, 'm', np.ones((4, 4))), (-1, 4))": "`shape` is (-1, 4): a matrix of these tiles has two",
+    "place(block, 'm', np.ones((4, 4)), cut=(0, 0))": "'m' cut into 0 x 0 tiles, rows first, on 2 rows and 4 columns",
+    "place(block, 'm', np.ones((4, 4)), cut=(2.0, 4.0))": "'m' cut into (2.0, 4.0) tiles: give two numbers, (rows of",
+    "place(block, 'm', lambda *part: None, (4, 4), dtype='f')": "rows 0 to 4 and columns 0 to 4 came None; an array",
+    "place(block, 'm', 1j * np.ones((4, 4)), dtype='f')": "is of complex128 and its tiles of float32: imaginary parts",
 }
 OTHERS = {  # whole programs
     "MESH = 4\ndef run(block): ...": "MESH is 4; it is (WIDTH, HEIGHT), such as (8, 8)",
@@ -305,16 +348,26 @@ def test_phases_follow_one_another() -> None:
     def after(block: Any) -> dict[str, Any]:
         for name in ("a", "b", "a"):
             try:
-                with block.phase(name):
+                with block.phase(name, tokens=np.int64(3)):
                     block.work(1)
                     raise ZeroDivisionError
             except ZeroDivisionError:
-                pass
+                block.work(100)  # of no phase
         return {}
 
     with pytest.raises(UsageError, match="phase 'b' is inside phase 'a': one ends before the next begins"):
         meshrt.run(inside, mesh=(2, 2))
-    assert meshrt.run(after, mesh=(2, 2)).phases == ["a", "b"]
+    report = json.loads(meshrt.run(after, mesh=(2, 2)).to_json())
+    phases = [(phase["name"], phase["macs"], phase["tokens"]) for phase in report["phases"]]
+    assert phases == [("a", 8, 6), ("b", 4, 3)] and report["measured"]["macs"] == 4 * 303
+
+
+def test_numbers_of_16_bytes_that_were_never_written_are_named(capsys: Any) -> None:
+    def forgets(block: Any) -> dict[str, Any]:
+        return {"nan": float(block.tiles("waves", (3,), np.complex128).real.sum())}
+
+    assert np.isnan(meshrt.run(forgets, mesh=(2, 2)).result["nan"])
+    assert "core memory that was never written: 'waves' of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("machine", ["neuron", "gpu", "arm"])

@@ -6,10 +6,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from numbers import Integral
+from operator import index
+from typing import Any, Literal
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import treeplan
 from meshrt.mesh.collectives.grouping import best_groups
@@ -55,12 +58,21 @@ def ktree(
     those that are measured to be the fastest for tiles of `nbytes` (grouping.py). UsageError, LimitError.
     """
     copies, n = stretches or (1, block.mesh.length(axis))
-    if groups is None:
-        groups = best_groups(block, n, phases, nbytes)
-    plan = treeplan.ktree(n, phases, groups)
+    counts = best_groups(block, n, phases, nbytes) if groups is None else _counts(groups)
+    plan = treeplan.ktree(n, phases, counts)
     plan = plan if stretches is None else treeplan.on_stretches(plan, copies)
     with installed_tree(block, axis, plan, stored) as tree:
         yield tree
+
+
+def _counts(groups: Any) -> tuple[int, ...]:
+    """Numbers of groups, NumPy's as well and in any sequence, as plain ones. UsageError for what is none."""
+    try:
+        return tuple(map(index, (groups,) if isinstance(groups, Integral) else groups))
+    except TypeError:
+        raise UsageError(
+            f"groups {groups!r} of a K-tree: give a whole number, or one for each phase but the last, such as (8, 2)"
+        ) from None
 
 
 @contextmanager
@@ -81,18 +93,22 @@ def allreduce(
     """All cores of a line get the combination of their tiles [bh, bw, *tile] (waferllm, section 6.2).
 
     `lines` (bool, over the whole mesh) chooses the lines of a tree; the others keep their tiles. The result is in
-    `out`, which may be `tiles`, or in fresh core memory: LimitError.
+    `out`, which may be `tiles`, or in fresh core memory: LimitError. UsageError for tiles that are not those of all
+    cores, lines of a ring, and in one's own program where `out` does not fit.
 
     Software sees to it: all cores are busy with that first. A tree reduces to its root, which sends the result both
     ways. A ring cuts tiles into chunks anywhere: it takes
     NumPy's functions of two operands, such as np.add and np.maximum, and refuses others with a UsageError.
     """
     block.check_lead(tiles)
+    if isinstance(way, ScatterRing) and lines is not None:
+        raise UsageError("`lines` are those of a tree, and a ring takes all: leave them away, or take a ktree")
+    if block.audit is not None:
+        block.audit.fits(tiles, out, combine)
     if out is None:
         out = block.empty("sum", tiles.shape[2:], tiles.dtype)
     _begin(block, way, lines)
     if isinstance(way, ScatterRing):
-        assert lines is None, "a ring takes all lines"
         return around(block, way, tiles, combine, out)
     if out is not tiles:
         np.copyto(out, tiles)

@@ -11,6 +11,7 @@ stage each, by one more route, to all of the next segment. Segments of one core 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
+from numbers import Integral
 
 import numpy as np
 
@@ -75,8 +76,8 @@ def spreads(block: Block, longest: int | None = None) -> Iterator[tuple[Spread, 
 
     `longest`: cores of a segment; without, as many as fit beside what is in the tables. UsageError, LimitError.
     """
-    if longest is not None and longest < 1:
-        raise UsageError(f"segments of {longest} cores; they start at 1")
+    if longest is not None and (not isinstance(longest, Integral) or longest < 1):
+        raise UsageError(f"segments of {longest!r} cores; they have a whole number of them, from 1 on")
     mesh = block.mesh
     room = block.tables.limit - int(block.tables.book.any(axis=(1, 2)).sum())
     for most in range(max(mesh.width, mesh.height), 0, -1) if longest is None else (longest,):
@@ -126,9 +127,14 @@ def start(block: Block, spread: Spread, source: int, tiles: np.ndarray, out: np.
     """The source core of every line sends its tile [bh, bw, *tile] to its segment; `relay` and `finish` follow.
 
     `out`, as large as `tiles`, is where all cores have it then, the source too. UsageError for tiles that are not those
-    of all cores.
+    of all cores, another `out`, and a source that is no core of a line.
     """
     block.check_lead(tiles)
+    if not isinstance(source, Integral) or not 0 <= source < spread.n:
+        raise UsageError(
+            f"a broadcast from core {source!r} of a line along {spread.axis}: its cores are 0 to {spread.n - 1}"
+        )
+    _check_out(out, tiles.shape)
     begun = Broadcast(spread, source, out, [])
     if block.payload:
         source_lines, target_lines = (_by_line(spread.axis, array) for array in (tiles, out))
@@ -173,13 +179,15 @@ def start_allgather(block: Block, spread: Spread, tiles: np.ndarray, out: np.nda
     """Every core of a line gets the tiles of all: [bh, bw, *tile] -> [bh, bw, N, *tile], its own among them.
 
     They are in `out`, or in fresh core memory. Packets leave from their places there and arrive in them. LimitError;
-    UsageError for tiles that are not those of all cores.
+    UsageError for tiles that are not those of all cores, and another `out`.
 
     First inside the segments, then segment by segment, the nearest tiles first, so that the ends of the segments always
     have one to relay. Those wait for what they relay; `receive` waits for all, at all cores.
     """
     block.check_lead(tiles)
     bounds, n = spread.bounds, spread.n
+    if out is not None:
+        _check_out(out, (*tiles.shape[:2], n, *tiles.shape[2:]))
     count = len(bounds) - 1
     line_tiles = block.empty("tiles of the line", (n, *tiles.shape[2:]), tiles.dtype) if out is None else out
     line_tiles[...] = tiles[:, :, None]
@@ -216,6 +224,11 @@ def start_allgather(block: Block, spread: Spread, tiles: np.ndarray, out: np.nda
                 flights.append(Flight(line_tiles, flight.arrivals))
                 last[step, number] = flights[-1]
     return Flight(line_tiles, [arrival for flight in flights for arrival in flight.arrivals])
+
+
+def _check_out(out: np.ndarray, wanted: tuple[int, ...]) -> None:
+    if out.shape != wanted:
+        raise UsageError(f"`out` of shape {list(out.shape)}: what the cores get is {list(wanted)}")
 
 
 def _load(block: Block, spread: Spread, line_tiles: np.ndarray, packet: np.ndarray, sources: dict[int, int]) -> None:

@@ -9,9 +9,11 @@ stage of software a step, all tiles at once. So it takes as many steps as the ti
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.wires import fabric, routes, software
 from meshrt.mesh.wires.tables import installed
+from meshrt.options import in_short
 
 
 def remap(
@@ -22,8 +24,12 @@ def remap(
 
     Returns [bh, bw, most after, *unit], zero where there is no unit. A core holds that, its own tile, the one that it
     passes on and one coming in. LimitError where they do not fit. `lines`, bool over the whole mesh, are those on which
-    units move; on the others cores keep what they have of theirs.
+    units move; on the others cores keep what they have of theirs. UsageError for tiles that are not those of all cores,
+    and for cuts that are none of them.
     """
+    block.check_lead(tiles)
+    before, after = np.asarray(before), np.asarray(after)
+    _check_cuts(block, axis, tiles, before, after)
     n, sizes = block.mesh.length(axis), np.diff(after)
     result = block.empty("units of others", (max(1, int(sizes.max())), *tiles.shape[3:]), tiles.dtype)
     result[...] = 0
@@ -48,6 +54,24 @@ def remap(
                 _keep(block, axis, moving, result, before, after, holders, lines)
                 fabric.forget(block, channel)
     return result
+
+
+def _check_cuts(block: Block, axis: str, tiles: np.ndarray, before: np.ndarray, after: np.ndarray) -> None:
+    if axis not in ("x", "y"):
+        raise UsageError(f"units along axis {axis!r}: lines of the mesh are rows, axis 'x', and columns, axis 'y'")
+    count, places = block.mesh.length(axis) + 1, tiles.shape[2] if tiles.ndim > 2 else 0
+    for name, cuts in (("before", before), ("after", after)):
+        whole = cuts.shape == (count,) and cuts.dtype.kind in "iu" and (np.diff(cuts) >= 0).all()
+        if not whole or (name == "before" and np.diff(cuts).max() > places):
+            raise UsageError(
+                f"`{name}` is {in_short(cuts)} of a line along {axis}: {count} whole numbers that do not fall are"
+                f" wanted, where each core's units begin and the last's end; in `tiles` a core has places for {places}"
+            )
+    if after[0] > before[0] or after[-1] < before[-1]:
+        raise UsageError(
+            f"units {before[0]} to {before[-1]} of a line along {axis} are to go to cores that have {after[0]} to"
+            f" {after[-1]}: each has to have a place"
+        )
 
 
 def _keep(

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from math import lcm
+from numbers import Integral
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.wires import routes
 from meshrt.mesh.wires.tables import Channel, installed
@@ -62,6 +64,7 @@ class Ring:
 @contextmanager
 def interleaved_ring(block: Block, axis: str, slots: int = 1, reverse: bool = False) -> Iterator[Ring]:
     """Install an interleaved ring along every line of the axis: 3 route entries a core, 4 with several slots."""
+    _check_slots(slots)
     n = block.mesh.length(axis)
     patterns = [routes.interleaved_ring(n, reverse)] if slots == 1 else [routes.chain(n, step) for step in (1, -1)]
     patterns = patterns if n > 1 else []
@@ -73,9 +76,16 @@ def interleaved_ring(block: Block, axis: str, slots: int = 1, reverse: bool = Fa
 @contextmanager
 def plain_ring(block: Block, axis: str, slots: int = 1, reverse: bool = False) -> Iterator[Ring]:
     """Install a ring with a wrap-around along every line of the axis: 3 route entries a core."""
+    _check_slots(slots)
     n = block.mesh.length(axis)
     with installed(block, axis, routes.ring, reverse) as channel:
         yield _ring(axis, n, slots, reverse, [channel] if n > 1 else [], range(n * slots))
+
+
+def _check_slots(slots: int) -> None:
+    """UsageError for no number of places."""
+    if not isinstance(slots, Integral) or slots < 1:
+        raise UsageError(f"slots is {slots!r}: a ring has a whole number of places at each core, 1 or more")
 
 
 def _ring(

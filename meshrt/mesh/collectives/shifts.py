@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import Ring, Rings
 from meshrt.mesh.wires import fabric, receiving, software
@@ -24,8 +25,10 @@ def start_shift(
     Tiles leave from where they lie in `tiles` and arrive where they belong in `out`, so no core memory is taken; what
     gathers the slots that cross to other cores is the host's. Who shifts in place takes memory for what comes in while
     the core's own leave, as `rotate` and `align` do. `later`: in place, too, cores can read `tiles` until
-    `receive`.
+    `receive`. UsageError for tiles that are not those of all cores, or do not have the slots of the ring.
     """
+    if ring.slots > 1:
+        _check_slots(block, ring, tiles, out)
     if ring.slots == 1 and ring.channels:
         return fabric.send(block, ring.channels[0][0], tiles, out, lines=lines, later=later)
     if ring.slots == 1:  # one core: its tile stays
@@ -61,6 +64,17 @@ def start_shift(
     return Flight(out, arrivals)
 
 
+def _check_slots(block: Block, ring: Ring, tiles: np.ndarray, out: np.ndarray) -> None:
+    block.check_lead(tiles)
+    at = 3 if ring.axis == "x" else 2
+    if tiles.ndim < 4 or tiles.shape[at] != ring.slots or out.shape != tiles.shape:
+        place = "[bh, bw, rows, slots, *tile]" if ring.axis == "x" else "[bh, bw, slots, columns, *tile]"
+        raise UsageError(
+            f"tiles of shape {list(tiles.shape)} to `out` of shape {list(out.shape)}: on a ring along {ring.axis} with"
+            f" {ring.slots} slots at a core both are {place}"
+        )
+
+
 def _by_line(axis: str, tiles: np.ndarray) -> np.ndarray:
     """[bh, bw, rows, columns, *tile] as [lines, cores of a line, tiles across, slots, *tile]. A view."""
     return tiles if axis == "x" else tiles.swapaxes(0, 1).swapaxes(2, 3)
@@ -70,7 +84,8 @@ def rotate(block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: Sequ
     """Move every line of tiles round the ring by a number of places of its own, the short way; in place.
 
     `places` has one number for each of the mesh's lines of tiles: with several tiles across a core, as many lines to
-    one line of cores. Negative numbers go back. LimitError where a core has no room for what comes in meanwhile.
+    one line of cores. Negative numbers go back. UsageError for more, fewer or others; LimitError where a core has no
+    room for what comes in meanwhile.
     """
     with block.memory.hold(f"tiles coming in along {ring.axis}", _incoming(ring, tiles)):
         for flights in _rotation(block, ring, back, tiles, places):
@@ -105,9 +120,17 @@ def _rotation(block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: S
     Software sees to each: the cores of a line that shifts are busy with it first.
     """
     total = ring.around or block.mesh.length(ring.axis) * ring.slots
-    onward = np.asarray(places) % total
     lines = block.mesh.length("y" if ring.axis == "x" else "x")
-    across = len(onward) // lines
+    block.check_lead(tiles)
+    across = tiles.shape[2 if ring.axis == "x" else 3] if tiles.ndim >= 4 else 0
+    given = np.asarray(places)
+    if given.dtype.kind not in "iu" or given.shape != (lines * across,) or not across:
+        raise UsageError(
+            f"{given.dtype} {list(given.shape)} places for tiles of shape {list(tiles.shape)} round rings along"
+            f" {ring.axis}: tiles are [bh, bw, rows, columns, *tile], cut as the rings have slots, with a whole number"
+            f" for each of the {lines} lines of cores times its lines of tiles"
+        )
+    onward = given % total
     ways = (
         (ring, np.where(onward <= total // 2, onward, 0)),
         (back, np.where(onward > total // 2, total - onward, 0)),

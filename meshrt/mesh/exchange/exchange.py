@@ -30,6 +30,7 @@ from meshrt.mesh.wires.routers import core_at
 from meshrt.mesh.wires.routes import chain
 from meshrt.mesh.wires.scouts import scouted
 from meshrt.mesh.wires.tables import Channel, installed
+from meshrt.options import in_short
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
@@ -59,10 +60,11 @@ def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.nda
     """Carry out the transfers, all at once: what every core has then, [bh, bw, *tile] each. All ranks call it together.
 
     The cores are busy until it is over. What they hold for others meanwhile is counted as core memory. LimitError,
-    UsageError for tiles that are not those of all cores, RouteError as `_check`.
+    UsageError for tiles that are not those of all cores and for owners that are no cores, RouteError as `_check`.
     """
     for transfer in transfers:
         block.check_lead(transfer.tiles)
+        _check_owners(block, transfer)
     block.begin()
     _check(block, bar)
     ramps.settle(block)
@@ -70,9 +72,11 @@ def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.nda
         block.ledger.timeline.exchanges(block.clock, transfers)
     if block.clock.messages is not None:
         block.clock.messages.exchange(transfers)
-    flights: list[Any] = [_flight(block, transfer, number, len(transfers)) for number, transfer in enumerate(transfers)]
+    flights: list[Any] = []
     tag, under_way = bar.channels[0].number % 32768, 0
     try:
+        for number, transfer in enumerate(transfers):
+            flights.append(_flight(block, transfer, number, len(transfers)))
         for turns in zip_longest(*(flight.rounds(bar.cache) for flight in flights)):
             pending: list[Any] = []
             together = [(flight, turn) for flight, turn in zip(flights, turns, strict=True) if turn is not None]
@@ -103,13 +107,27 @@ def take(block: "Block", bar: Crossbar, owners: np.ndarray, tiles: np.ndarray) -
     """The tile of its owner for every core, [bh, bw, *tile], sent by the owner: one transfer. All ranks call it.
 
     `owners`: of each core, by number y * W + x, that of the core whose tile it gets, int [W * H]; as with NumPy's
-    `take` one may be there more often, or not at all. LimitError, UsageError, RouteError as `exchange`; UsageError in
-    one's own program also for owners that are no such numbers.
+    `take` one may be there more often, or not at all. LimitError, UsageError, RouteError as `exchange`.
     """
     if block.audit is not None:
         block.audit.takes(owners, block.mesh.width * block.mesh.height)
     (taken,) = exchange(block, bar, Transfer(None, owners, tiles))
     return taken
+
+
+def _check_owners(block: "Block", transfer: Transfer) -> None:
+    """UsageError for owners that are not whole numbers of cores, one for each: what moves tiles looks no more."""
+    axis, mesh = transfer.axis, block.mesh
+    if axis not in ("x", "y", None):
+        raise UsageError(f"a transfer along axis {axis!r}: lines are 'x' and 'y', and None is any core to any")
+    count = mesh.width * mesh.height if axis is None else mesh.length(axis)
+    owners = np.asarray(transfer.owners)
+    if owners.dtype.kind not in "iu" or owners.shape != (count,) or owners.min() < 0 or owners.max() >= count:
+        numbers = "cores, by number y * W + x" if axis is None else f"positions of a line along {axis}"
+        raise UsageError(
+            f"owners {in_short(transfer.owners)}: for each of the {count} {numbers}, that of the core whose tile it"
+            f" gets is wanted, int [{count}] of 0 to {count - 1}"
+        )
 
 
 def _flight(block: "Block", transfer: Transfer, number: int, together: int) -> Any:

@@ -60,7 +60,7 @@ def send(
     """
     block.check_lead(tiles)
     if block.audit is not None:
-        block.audit.fits(tiles, out)
+        block.audit.fits(tiles, out, combine)
         check_chosen(block, channel, positions, lines)
     if out is None:
         out = np.full_like(tiles, np.nan if tiles.dtype.kind not in "iu" else np.iinfo(tiles.dtype).max)

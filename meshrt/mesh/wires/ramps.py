@@ -102,18 +102,37 @@ def _early(block: Cores, arrival: "Arrival", chosen: np.ndarray | None) -> tuple
         own_asks = _asks(block, arrival, chosen)
     else:
         own_asks, ramp_in = _asks_at(block, arrival, *at), ramp_in[at]
-    early, before = np.zeros(own_asks.shape, bool), True
-    for other in coming if at is None else _near(coming, *at):
+    early, before, all_asks, near = np.zeros(own_asks.shape, bool), True, list[np.ndarray](), coming
+    if at is not None:
+        near = _near(coming, *at)
+    for other in near:
         if other is arrival:
             before = False
             continue
         asks = _asks(block, other) if at is None else _asks_at(block, other, *at)
-        first = asks <= own_asks if before else asks < own_asks
-        if len(coming) == 2 and np.count_nonzero(first):  # what comes and goes while it is idle can be served later
-            first &= (asks + other.passage.taking > own_asks) | (asks < ramp_in)
-        early |= first
+        all_asks.append(asks)
+        early |= asks <= own_asks if before else asks < own_asks
+    # What comes and goes while the ramp is idle can be served later, if it is alone at its core.
+    if np.count_nonzero(early) and np.count_nonzero(alone := early & _alone(early, all_asks)):
+        others = (other for other in near if other is not arrival)
+        for asks, other in zip(all_asks, others, strict=True):
+            early &= ~(alone & (asks + other.passage.taking <= own_asks) & (asks >= ramp_in))
     early &= np.isfinite(own_asks)
     return np.nonzero(early) if at is None else (at[0][early], at[1][early])  # type: ignore[return-value]  # two arrays
+
+
+def _alone(cores: np.ndarray, asks: list[np.ndarray]) -> "bool | np.ndarray":
+    """At which of these cores one packet is still to come, of transfers that ask at these times. Core by core: how many
+    transfers are under way to a block depends on how large it is.
+    """
+    if len(asks) == 1:
+        return True
+    count = np.zeros(cores.shape, np.int32)
+    for number, each in enumerate(asks):
+        count += each < np.inf
+        if number % 4 == 1 and not np.count_nonzero(cores & (count < 2)):
+            return False
+    return np.asarray(count == 1)
 
 
 def settle(block: Cores) -> None:

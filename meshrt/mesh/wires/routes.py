@@ -5,7 +5,7 @@ or more others. How the routes become colours and table entries is the business 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from operator import index
 from typing import Any
@@ -147,6 +147,9 @@ def ports(mask: int) -> str:
 
 # ---------------------------------------------------------------------------------------------- line patterns
 
+# Of what a caller says besides the length: 1.0 is equal to 1, and would be what every chain of 1 gets from then on.
+typed_cache = lru_cache(maxsize=None, typed=True)
+
 
 def interleave(index: int, n: int) -> tuple[int, int]:
     """(send to, receive from) of a core on the interleaved ring; waferllm, Algorithm 1, defined for N = 1 and 2 too.
@@ -191,13 +194,13 @@ def ring(n: int, reverse: bool = False) -> tuple[Route, ...]:
     return tuple(Route(core, ((core + step) % n,)) for core in range(n) if n > 1)
 
 
-@cache
+@typed_cache
 def chain(n: int, step: int = 1) -> tuple[Route, ...]:
     """Every core sends `step` cores on (negative: back); the ends send nothing."""
     return tuple(Route(core, (core + step,)) for core in range(n) if 0 <= core + step < n)
 
 
-@cache
+@typed_cache
 def multicast(n: int, root: int) -> tuple[Route, ...]:
     """One core sends to all others, both ways along the line; its own tile does not come back to it."""
     return (Route(root, tuple(core for core in range(n) if core != root)),) if n > 1 else ()

@@ -1,7 +1,7 @@
 """Software at cores touches packets: it relays them, adds them up, and takes its time."""
 
 from math import prod
-from numbers import Real
+from numbers import Integral
 
 import numpy as np
 
@@ -45,8 +45,8 @@ def staging(
     stream: bool = False,
 ) -> Work | None:  # fmt: skip
     """What `stage` does, each time; None where no core of the block is at these positions."""
-    if block.audit is not None and not isinstance(operations, Real):
-        raise UsageError(f"a stage of {in_short(operations)} additions: give their number")
+    if block.audit is not None and not isinstance(operations, Integral):
+        raise UsageError(f"a stage of {in_short(operations)} additions: give their number, a whole one")
     if operations < 0:
         raise UsageError(f"a stage of {operations} additions: what a core does is no less than 0")
     cycles = block.device.beta + (0.0 if stream else block.device.compute_cycles(operations))
