@@ -180,13 +180,18 @@ def _check_memories(
             raise UsageError(f"{name} on the GpSimd engine cannot {way} PSUM: go by SBUF, or take another engine")
 
 
-def check_start(name: str, which: str, tensor: Tensor) -> None:
-    """UsageError for an operand at partitions where engines do not start (0, 32, 64 or 96), or that leaves some out."""
+def partitions_of(tensor: Tensor) -> tuple[int, int]:
+    """The first partition of a tile on the chip, and how many lie between one and the next; 0, 1 where it is listed."""
     pattern, home = tensor.pattern, tensor.home
     if pattern is None or home is None or pattern.elements is not None or not tensor.buffer.on_chip:
-        return
-    row, rows = prod(home.store.shape[1:]) * home.store.dtype.itemsize // tensor.dtype.itemsize, pattern.sizes[0]
-    start, step = pattern.offset // row, pattern.strides[0] // row
+        return 0, 1
+    row = prod(home.store.shape[1:]) * home.store.dtype.itemsize // tensor.dtype.itemsize
+    return pattern.offset // row, pattern.strides[0] // row
+
+
+def check_start(name: str, which: str, tensor: Tensor) -> None:
+    """UsageError for an operand at partitions where engines do not start (0, 32, 64 or 96), or that leaves some out."""
+    (start, step), rows = partitions_of(tensor), tensor.shape[0]
     if rows > 1 and step > 1:
         raise UsageError(f"{name}: {which} takes one partition in {step}; engines take those that follow one another")
     if start and start not in (allowed := starts(rows)):

@@ -9,11 +9,13 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import bfloat16, float32
 from meshrt.nki.constants import chosen
+from meshrt.nki.constants import reduce_cmd as cmd
 from meshrt.nki.dtypes import promoted, tile_dtype
 from meshrt.nki.emit import emit
 from meshrt.nki.generation import both
 from meshrt.nki.operands import check_number, free, operand, sizes_of, spread
-from meshrt.nki.ops import check_bits, gathers, reducing, resolve
+from meshrt.nki.ops import check_bits, gathers, resolve
+from meshrt.nki.registers import gathering
 from meshrt.nki.repeat import repeated
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
@@ -153,39 +155,19 @@ def tensor_scalar_reduce(
 ) -> Any:  # fmt: skip
     """tensor_scalar, and its reduction along the free axes into reduce_res [p, 1]: n + `least_cycles` cycles."""
     core = session().core
-    result = tensor_scalar(dst, data, op0, operand0, reverse0, dtype=dtype, mask=mask) if dst is not None else (
-        tensor_scalar(data, op0, operand0, reverse0, dtype=dtype, mask=mask))  # fmt: skip
-    first = operand("operand0", operand0, data)
-    apply0, reduce = resolve("tensor_scalar_reduce", op0, 2), reducing("tensor_scalar_reduce", reduce_op)
+    first, apply0 = operand("operand0", operand0, data), resolve("tensor_scalar_reduce", op0, 2)
     tiles, arrays = spread([first], data)
 
-    def total(x: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
+    def compute(x: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
         (a,) = arrays(*numbers)
-        y = apply0(a, x) if reverse0 else apply0(x, a)
-        return np.asarray(reduce.reduce(np.asarray(y).reshape(len(x), -1), axis=1, keepdims=True))
+        return np.asarray(apply0(a, x) if reverse0 else apply0(x, a))
 
-    return also(result, dst, core.vector, [data, *tiles], reduce_res, total, mask)
-
-
-def also(result: Any, dst: Any, engine: Any, reads: list[Tensor], into: Tensor, total: Any, mask: Any) -> Any:
-    """After an instruction, what it has reduced: read from the engine's registers, `least_cycles` cycles."""
-    rows = reads[0].shape[0]
-
-    def second() -> None:
-        emit("read sums", engine, lambda _: 0, reads, (rows, 1), into.dtype, total, dst=into, mask=mask,
-             over=reads[0].shape, result_extents=lambda left: (left[0], 1))  # fmt: skip
-
-    if dst is not None:
-        second()
-        return result
-    first = result.pending
-
-    def run(target: Tensor, add: bool) -> None:
-        first(target, add)
-        second()
-
-    result.pending = run
-    return result
+    out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
+    check_bits("tensor_scalar_reduce", (op0,), (data, first), out)
+    total = gathering("tensor_scalar_reduce", core.vector, data, reduce_op, cmd.reset_reduce, reduce_res, mask)
+    result = emit("tensor_scalar", core.vector, free, [data.settle(), *tiles], data.shape, out, total.beside(compute),
+                  dst=dst, mask=mask)  # fmt: skip
+    return total.then(result, dst)
 
 
 @both(tensors=2)
