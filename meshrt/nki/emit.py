@@ -75,6 +75,11 @@ def emit(
     for tensor in reads:
         tensor.settle()
     extents, scattered = masked(mask, over)
+    if scattered is not None and result_extents is not None:
+        raise UsageError(
+            f"{name}: its mask leaves no rectangle, and its result has another shape: set what it leaves out with "
+            "nl.where or nisa.affine_select before"
+        )
     out_extents = extents if extents is None or result_extents is None else result_extents(extents)
     emission = Emission(name, engine, cycles, reads, compute, shape, over, extents, out_extents, scattered,
                         whole_reads, sums, given=dst is not None)  # fmt: skip
@@ -105,7 +110,8 @@ def _run(launch: Session, emission: Emission, target: Tensor, add: bool) -> None
         poison(target)
     written = _target(target, emission.shape, emission.out_extents)
     _check_reads(launch, emission, sources, written)
-    add = add and written.rewrites()
+    if add := add and written.rewrites():
+        written.check_written(f"{emission.name}, which adds,")
     if emission.engine is not None:
         core.issue(emission.engine, emission.name, emission.cycles(left), sources, written)
     if core.payload:
@@ -153,7 +159,7 @@ def _source(tensor: Tensor, extents: Extents | None, scattered: np.ndarray | Non
 def _target(target: Tensor, shape: Extents, extents: Extents | None) -> PatternView:
     """The result's place, of the size that the mask leaves. UsageError."""
     full = target.pattern.sizes if target.pattern is not None else target.shape
-    if squeezed(full) != squeezed(shape):
+    if squeezed(full) != squeezed(shape) or (target.buffer.on_chip and full[0] != shape[0]):
         raise UsageError(f"a result of shape {list(shape)} does not fit a tile of shape {list(full)}")
     if extents is None:
         return target.in_store()

@@ -181,8 +181,12 @@ def _received(value: Any, passed: list[tuple[np.ndarray, Tensor]]) -> Any:
     shape, dtype = (tuple(value.shape), value.dtype) if array is None else (array.shape, array.dtype)
     if str(dtype) == "float64":
         raise UsageError(f"an argument of shape {list(shape)} is float64, which no tensor is: give it as float32")
+    if 0 in shape:
+        raise UsageError(f"an argument of shape {list(shape)} has no elements: every axis needs a size")
     if str(dtype) == "int64":
         dtype = np.dtype(np.int32)
+        if array is not None and (array != array.astype(dtype)).any():
+            raise UsageError(f"an argument of shape {list(shape)} is int64, and {_beyond(array)} is beyond int32")
     tensor = new_tile("hbm", shape, tile_dtype(dtype))
     assert tensor.home is not None
     store = tensor.home.store
@@ -192,6 +196,10 @@ def _received(value: Any, passed: list[tuple[np.ndarray, Tensor]]) -> Any:
         passed.append((array, tensor))
     store.full = True
     return tensor
+
+
+def _beyond(array: np.ndarray) -> int:
+    return int(array[array != array.astype(np.int32)][0])
 
 
 def _each(values: Any, function: Callable[[Any], Any]) -> Any:

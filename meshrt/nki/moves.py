@@ -21,6 +21,8 @@ from meshrt.nki.scalar import affine
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
 
+TURNS = ((1, 0), (2, 1, 0), (3, 1, 2, 0))  # in which a DMA can turn the axes of a tensor (NKI API reference)
+
 
 def transfer(
     dst: Tensor, src: Tensor, mask: Any = None, turn: Sequence[int] | None = None, op: Any = None, skip: bool = False
@@ -50,9 +52,13 @@ def transfer(
     turned = extents if extents is None or turn is None else tuple(extents[axis] for axis in turn)
     read, write = src.in_store(extents), dst.in_store(_fitting(turned, shape, dst.shape))
     read.check_written("a DMA")
+    if op is not None:
+        write.check_written("a DMA with dst_rmw_op")
     check_carried(launch, read, "a DMA")
     slower = 1.0 if turn is None else 1 / core.device.dma_transpose_rate
     move(read, write, slower)
+    if op is not None and not dst.buffer.on_chip:
+        core.counts["hbm_read"] += write.data.size * write.dtype.itemsize  # what it adds to
     if core.payload:
         values = read.data if turn is None else read.data.transpose(turn)
         values = values.reshape(write.shape)
@@ -116,7 +122,7 @@ def move(read: PatternView, write: PatternView, slower: float) -> None:
     end = core.move("copy", start, rows, nbytes / rows * slower)
     if not memories[0]:
         core.counts["hbm_read"] += nbytes
-        core.counts["hbm_written"] += nbytes
+        core.counts["hbm_written"] += write.data.size * write.dtype.itemsize
     core.done(end, [read], write)
 
 
@@ -140,9 +146,11 @@ def dma_transpose(dst: Tensor | None, src: Tensor, *, axes: Any = None, dtype: A
     """A DMA that transposes, of 2 to 4 axes: (1, 0), (2, 1, 0) or (3, 1, 2, 0), at part of the bandwidth."""
     src.settle()
     rank = len(src.shape)
-    turn = tuple(axes) if axes is not None else {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}.get(rank)
+    turn = tuple(axes) if axes is not None else next((axes for axes in TURNS if len(axes) == rank), None)
     if turn is None:
         raise UsageError(f"dma_transpose takes 2 to 4 axes, not {list(src.shape)}")
+    if turn not in TURNS:
+        raise UsageError(f"dma_transpose: axes is {turn}; it is (1, 0), (2, 1, 0) or (3, 1, 2, 0)")
     if dst is None:
         dst = new_tile("sbuf", tuple(src.shape[axis] for axis in turn), tile_dtype(dtype, src.dtype))
     transfer(dst, src, mask, turn)
@@ -183,7 +191,9 @@ def _set(tile: Tensor, value: Any, mask: Any, engine: Any) -> None:
         raise UsageError("memset writes SBUF or PSUM, not HBM: store a tile from there")
     try:
         number = np.asarray(float(value), np.float32)
-    except (TypeError, ValueError) as error:
+        if tile.dtype.kind in "iu" and float(value).is_integer():  # float32 has not all of them
+            number = np.asarray(min(max(int(value), -(2**63)), 2**63 - 1), np.int64)
+    except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"a tile is set to a number or a tile, not to {type(value).__name__}") from error
     passes = 0.5 if number == 0 and tile.dtype.itemsize == 2 else 1
     emit("memset", chosen("memset", engine, "vector"), lambda left: passes * free(left), [], tile.shape, tile.dtype,
@@ -202,7 +212,7 @@ def iota(*args: Any, **kwargs: Any) -> Any:
 
 
 def _iota_new(dst: Tensor, pattern: Any, offset: int = 0, channel_multiplier: int = 0, name: Any = None) -> Any:
-    return _counted(dst, affine(dst.shape[0], pattern, offset, channel_multiplier).reshape(dst.shape), dst.dtype, None)
+    return _counted(dst, affine("iota", dst, pattern, offset, channel_multiplier), dst.dtype, None)
 
 
 def _iota_old(expr: Any, dtype: Any, *, mask: Any = None) -> Any:

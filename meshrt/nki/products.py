@@ -83,6 +83,8 @@ def nc_matmul(
     shape = (m, *moving.shape[rows:])
     if dst is not None and dst.buffer.name != "psum":
         raise UsageError(f"nc_matmul writes PSUM, not {dst.buffer.name}: copy the sum from there")
+    if dst is not None and dst.dtype != float32 and not is_transpose:
+        raise UsageError(f"nc_matmul: sums in PSUM are float32, not {dst.dtype}: copy the sum to a tile of that dtype")
 
     def cycles(left: Extents) -> float:
         macs = k * left[0] * free(left)

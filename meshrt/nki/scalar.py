@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from meshrt.nki.dtypes import promoted, tile_dtype
 from meshrt.nki.emit import emit
 from meshrt.nki.generation import both
 from meshrt.nki.operands import check_number, free, operand, spread
-from meshrt.nki.ops import resolve
+from meshrt.nki.ops import cut_to, resolve
 from meshrt.nki.registers import gathering
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
@@ -47,7 +48,8 @@ def activation(
         raise UsageError("activation: reduce_res goes with reduce_op and reduce_cmd")
     sums = gathering("activation", core.scalar, data, _added(reduce_op), reduce_cmd, reduce_res, mask)
     out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
-    result = emit("activation", core.scalar, free, reads, data.shape, out, sums.beside(compute), dst=dst, mask=mask)
+    result = emit("activation", core.scalar, free, reads, data.shape, out, sums.beside(cut_to(out, (op,), compute)),
+                  dst=dst, mask=mask)  # fmt: skip
     return sums.then(result, dst)
 
 
@@ -98,17 +100,20 @@ def _select_new(
     dst: Tensor, pattern: Any, channel_multiplier: int, on_true_tile: Tensor, on_false_value: float,
     cmp_op: Any = np.equal, offset: int = 0, name: str | None = None,
 ) -> Any:  # fmt: skip
-    at = affine(dst.shape[0], pattern, offset, channel_multiplier)
+    at = affine("affine_select", dst, pattern, offset, channel_multiplier)
     kept = resolve("affine_select", cmp_op, 2)(at, 0)
-    return _selected(dst, np.asarray(kept, np.bool_).reshape(dst.shape), on_true_tile, on_false_value, None, None)
+    return _selected(dst, np.asarray(kept, np.bool_), on_true_tile, on_false_value, None, None)
 
 
-def affine(rows: int, pattern: Any, offset: int, channel_multiplier: int) -> np.ndarray:
-    """offset + partition * channel_multiplier + sum(i * step), [rows, sizes...]."""
+def affine(name: str, dst: Tensor, pattern: Any, offset: int, channel_multiplier: int) -> np.ndarray:
+    """offset + partition * channel_multiplier + sum(i * step) over a pattern, of dst's shape. UsageError."""
+    rows, count = dst.shape[0], prod(size for _, size in pattern)
+    if count != free(dst.shape):
+        raise UsageError(f"{name}: the pattern {pattern} has {count} elements, a partition of dst {free(dst.shape)}")
     at = np.asarray(offset + channel_multiplier * np.arange(rows)).reshape(rows, *(1,) * len(pattern))
     for axis, (step, size) in enumerate(pattern):
         at = at + (step * np.arange(size)).reshape(size, *(1,) * (len(pattern) - axis - 1))
-    return at
+    return np.broadcast_to(at, (rows, *(size for _, size in pattern))).reshape(dst.shape)
 
 
 def _selected(dst: Tensor | None, pred: np.ndarray, tile: Tensor, otherwise: float, mask: Any, dtype: Any) -> Any:
@@ -158,6 +163,11 @@ def select_reduce(
     return largest.then(result, dst)
 
 
+def _repeats(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """May axes of 1, and such as are not there, be repeated to the other shape?"""
+    return len(shape) <= len(other) and all(size in (1, to) for size, to in zip(shape[::-1], other[::-1], strict=False))
+
+
 def where(condition: Any, x: Any, y: Any, dtype: Any = None, mask: Any = None) -> Any:
     """x where condition is not zero, y elsewhere, each a tile or a number, on the vector engine: n cycles a tile."""
     condition = condition.settled() if hasattr(condition, "settled") else condition
@@ -169,6 +179,10 @@ def where(condition: Any, x: Any, y: Any, dtype: Any = None, mask: Any = None) -
     for name, value in (("x", x), ("y", y)):
         check_number(f"{name} of nl.where", value)
     condition.settle()
+    for name, tile in (("x", x), ("y", y)):
+        if isinstance(tile, Tensor) and not _repeats(tile.shape, condition.shape):
+            shapes = f"{list(tile.shape)}, its condition {list(condition.shape)}"
+            raise UsageError(f"{name} of nl.where has shape {shapes}: repeat the condition to that shape")
     out = tile_dtype(dtype, promoted(*(tile.dtype for tile in tiles)) if tiles else condition.dtype)
 
     def compute(chosen: np.ndarray, *numbers: np.ndarray) -> np.ndarray:

@@ -79,6 +79,13 @@ class Tensor:
     def __iter__(self) -> Any:
         raise UsageError("a tile is not iterated over: index it in an nl.affine_range loop")
 
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """np.float32(2) * tile: the instruction, as of Python's numbers."""
+        numbers = all(isinstance(value, Tensor | np.generic) for value in inputs)
+        if method != "__call__" or options or not numbers or ufunc.__name__ not in session().nl.OPS:
+            return self.__array__()
+        return session().nl.OPS[ufunc.__name__](*inputs)
+
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise UsageError("a tile is no array: use nl and nisa on it, or return a tensor of nl.shared_hbm")
 

@@ -14,7 +14,7 @@ from meshrt.nki.dtypes import promoted, tile_dtype
 from meshrt.nki.emit import emit
 from meshrt.nki.generation import both
 from meshrt.nki.operands import check_number, free, operand, sizes_of, spread
-from meshrt.nki.ops import check_bits, gathers, resolve
+from meshrt.nki.ops import check_bits, cut_to, gathers, resolve
 from meshrt.nki.registers import gathering
 from meshrt.nki.repeat import repeated
 from meshrt.nki.session import session
@@ -47,7 +47,8 @@ def tensor_tensor(
     fast = name in FAST and data1.dtype == data2.dtype == out == bfloat16
     passes = 1 if fast or memories[0] != memories[1] else 2
     return emit("tensor_tensor", chosen("tensor_tensor", engine, "vector", ("vector", "gpsimd")),
-                lambda left: passes * free(left), [data1, data2], data1.shape, out, function, dst=dst, mask=mask,
+                lambda left: passes * free(left), [data1, data2], data1.shape, out, cut_to(out, (op,), function),
+                dst=dst, mask=mask,
                 sums=() if not gathers(op) else (data1,) if name == "subtract" else (data1, data2))  # fmt: skip
 
 
@@ -79,7 +80,7 @@ def tensor_scalar(
     out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
     check_bits("tensor_scalar", (op0, op1), (data, first, second), out)
     return emit("tensor_scalar", chosen("tensor_scalar", engine, "vector"), free, [data.settle(), *tiles], data.shape,
-                out, compute, dst=dst, mask=mask,
+                out, cut_to(out, (op0, op1), compute), dst=dst, mask=mask,
                 sums=(data,) if gathers(op0) and op1 is None and not reverse0 else ())  # fmt: skip
 
 
@@ -128,13 +129,18 @@ def tensor_tensor_scan(
     reverse1: bool = False, *, dtype: Any = None, mask: Any = None,
 ) -> Any:  # fmt: skip
     """y[i] = op1(op0(data0[i], y[i - 1]), data1[i]) along the free axis, y[-1] = initial: 2 n cycles."""
+    if data0.settle().shape[0] != data1.settle().shape[0] or data0.size != data1.size:
+        raise UsageError(f"tensor_tensor_scan: shapes {list(data0.shape)} and {list(data1.shape)} differ")
+    if sizes_of(data0, data1) == ("psum", "psum"):
+        raise UsageError("tensor_tensor_scan: both operands are in PSUM, one at most may be: copy one of them to SBUF")
     start = operand("initial", initial, data0)
     apply0, apply1 = resolve("tensor_tensor_scan", op0, 2), resolve("tensor_tensor_scan", op1, 2)
     tiles, arrays = spread([start], data0)
 
     def compute(a: np.ndarray, b: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
         (first,) = arrays(*numbers)
-        y = np.broadcast_to(np.asarray(first, np.float32), (a.shape[0], 1))[:, 0]
+        a, b = (part.reshape(len(part), -1) for part in (a, b))
+        y = np.broadcast_to(np.asarray(first, np.float32).reshape(-1, 1), (len(a), 1))[:, 0]
         result = np.empty(a.shape, np.float32)
         for at in range(a.shape[1]):
             y = apply0(y, a[:, at]) if reverse0 else apply0(a[:, at], y)
@@ -142,9 +148,9 @@ def tensor_tensor_scan(
             result[:, at] = y
         return result
 
-    out = dst.dtype if dst is not None else tile_dtype(dtype, data0.dtype)
+    out = dst.dtype if dst is not None else tile_dtype(dtype, promoted(data0.dtype, data1.dtype))
     vector = session().core.vector
-    return emit("tensor_tensor_scan", vector, lambda left: 2 * free(left), [data0.settle(), data1.settle(), *tiles],
+    return emit("tensor_tensor_scan", vector, lambda left: 2 * free(left), [data0, data1, *tiles],
                 data0.shape, out, compute, dst=dst, mask=mask)  # fmt: skip
 
 
