@@ -113,10 +113,15 @@ def _run(launch: Session, emission: Emission, target: Tensor, add: bool) -> None
     if add := add and written.rewrites():
         written.check_written(f"{emission.name}, which adds,")
     if emission.engine is not None:
-        core.issue(emission.engine, emission.name, emission.cycles(left), sources, written)
+        core.issue(emission.engine, emission.name, emission.cycles(left), _read(emission, sources, target), written)
     if core.payload:
         written.write(_numbers(emission, sources, target, written, add, fresh))
     stamp(launch, target, written)
+
+
+def _read(emission: Emission, sources: Sequence[PatternView], target: Tensor) -> list[PatternView]:
+    """Operands, and the tiles of indices that say where these and the result lie."""
+    return [*sources, *(index for tensor in (*emission.reads, target) for index in tensor.indices)]
 
 
 def _check_reads(launch: Session, emission: Emission, sources: Sequence[PatternView], written: PatternView) -> None:

@@ -56,7 +56,7 @@ def transfer(
         write.check_written("a DMA with dst_rmw_op")
     check_carried(launch, read, "a DMA")
     slower = 1.0 if turn is None else 1 / core.device.dma_transpose_rate
-    move(read, write, slower)
+    move(read, write, slower, (*src.indices, *dst.indices))
     if op is not None and not dst.buffer.on_chip:
         core.counts["hbm_read"] += write.data.size * write.dtype.itemsize  # what it adds to
     if core.payload:
@@ -100,30 +100,29 @@ def _scattered(dst: Tensor, src: Tensor, kept: np.ndarray, turn: Sequence[int] |
         shape = tuple(kept.shape[axis] for axis in turn)
         elements = elements.reshape(shape).transpose(np.argsort(turn))
     chosen_, elements = (listed.reshape(kept.shape)[kept].reshape(-1, 1) for listed in (src.pattern.listed(), elements))
-    source = Tensor(
-        src.buffer, src.dtype, home=src.home, pattern=AccessPattern(chosen_.shape, (0, 0), elements=chosen_)
-    )
-    target = Tensor(
-        dst.buffer, dst.dtype, home=dst.home, pattern=AccessPattern(elements.shape, (0, 0), elements=elements)
-    )
+    source, target = (
+        Tensor(tensor.buffer, tensor.dtype, home=tensor.home, indices=tensor.indices,
+               pattern=AccessPattern(listed.shape, (0, 0), elements=listed))
+        for tensor, listed in ((src, chosen_), (dst, elements))
+    )  # fmt: skip
     transfer(target, source, op=op)
 
 
-def move(read: PatternView, write: PatternView, slower: float) -> None:
-    """The time and the bytes of a transfer between any two of HBM and SBUF."""
+def move(read: PatternView, write: PatternView, slower: float, indices: Sequence[PatternView] = ()) -> None:
+    """The time and the bytes of a transfer between any two of HBM and SBUF; of which parts, tiles of indices say."""
     core = session().core
     memories = (read.store.buffer.on_chip, write.store.buffer.on_chip)
     if memories[0] != memories[1]:
-        core.transfer("load" if memories[1] else "store", read, write, slower)
+        core.transfer("load" if memories[1] else "store", read, write, slower, indices)
         return
-    start = core.touch([read], write, core.dma.since)
+    start = core.touch([read, *indices], write, core.dma.since)
     nbytes = read.data.size * read.dtype.itemsize
     rows = min(read.shape[0], core.device.partitions)
     end = core.move("copy", start, rows, nbytes / rows * slower)
     if not memories[0]:
         core.counts["hbm_read"] += nbytes
         core.counts["hbm_written"] += write.data.size * write.dtype.itemsize
-    core.done(end, [read], write)
+    core.done(end, [read, *indices], write)
 
 
 @checked

@@ -13,7 +13,7 @@ from meshrt.neuron.dtypes import to_raw
 from meshrt.neuron.store import Buffer
 from meshrt.nki.dtypes import tile_dtype
 from meshrt.nki.home import Home
-from meshrt.nki.index import indexed, whole
+from meshrt.nki.index import ds, indexed, whole
 from meshrt.nki.pattern import AccessPattern, padded, reshaped, retyped, squeezed
 from meshrt.nki.patternview import PatternView
 from meshrt.nki.session import blame, session
@@ -25,12 +25,14 @@ class Tensor:
     Arithmetic with tensors is the instruction of the same name in `nl`. `name` is what the kernel called it.
     """
 
-    __slots__ = ("adds", "buffer", "dtype", "home", "name", "parent", "pattern", "pending", "shape", "version")
+    __slots__ = (
+        "adds", "buffer", "dtype", "home", "indices", "name", "parent", "pattern", "pending", "shape", "version",
+    )  # fmt: skip
 
     def __init__(
         self, buffer: Buffer, dtype: np.dtype[Any], *, home: Home | None = None, pattern: AccessPattern | None = None,
         shape: tuple[int, ...] = (), pending: Callable[[Tensor, bool], None] | None = None, adds: bool = False,
-        name: str = "", parent: Tensor | None = None,
+        name: str = "", parent: Tensor | None = None, indices: tuple[PatternView, ...] = (),
     ) -> None:  # fmt: skip
         self.buffer = buffer
         self.dtype = dtype
@@ -42,6 +44,8 @@ class Tensor:
         self.version: int | None = None  # of the tile that a result was assigned to: how often that was written by then
         self.name = name
         self.parent = parent
+        # Tiles that say which part it is.
+        self.indices: tuple[PatternView, ...] = indices if parent is None else (*parent.indices, *indices)
 
     # ---- what kernels ask
 
@@ -99,7 +103,8 @@ class Tensor:
         part = indexed(self.pattern, key, self.buffer.on_chip)
         if len(part.sizes) == (1 if self.buffer.on_chip else 0):
             part = padded(part)
-        return Tensor(self.buffer, self.dtype, home=self.home, pattern=part, name=self.name, parent=self)
+        named = tuple(tile.in_store() for tile in named_by(key))
+        return Tensor(self.buffer, self.dtype, home=self.home, pattern=part, name=self.name, parent=self, indices=named)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if value.__class__ is Tensor and value is not self and self._holds(value, key):
@@ -229,6 +234,13 @@ class Tensor:
         else:
             session().nl.add(self.settle(), value).into(self, False)
         return self
+
+
+def named_by(key: Any) -> list[Tensor]:
+    """The tiles in a tensor's brackets."""
+    items = key if isinstance(key, tuple) and not isinstance(key, ds) else (key,)
+    values = [item.start if isinstance(item, ds) else item for item in items]
+    return [value for value in values if isinstance(value, Tensor)]
 
 
 def _operator(name: str, swapped: bool = False) -> Callable[..., Any]:
