@@ -21,6 +21,7 @@ from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
 
 FAST = ("add", "subtract", "multiply")  # two of bfloat16 at a time
+FAST_PAIR = ["subtract", "multiply"]  # of scalar_tensor_tensor, where their number is even, too
 
 
 @both(tensors=3)
@@ -100,7 +101,10 @@ def scalar_tensor_tensor(
     dst: Tensor | None, data: Tensor, op0: Any, operand0: Any, op1: Any, operand1: Any, reverse0: bool = False,
     reverse1: bool = False, *, dtype: Any = None, mask: Any = None, engine: Any = None,
 ) -> Any:  # fmt: skip
-    """op1(op0(data, operand0), operand1), operand0 a number for each partition, operand1 a tile: as tensor_tensor."""
+    """op1(op0(data, operand0), operand1), operand0 a number for each partition, operand1 a tile: 2 n cycles.
+
+    n if one of the two tiles is in PSUM, or for a difference times an even number of bfloat16.
+    """
     first = operand("operand0", operand0, data)
     other = operand1.settle() if isinstance(operand1, Tensor) else None
     if other is None or other.size != data.size:
@@ -117,7 +121,9 @@ def scalar_tensor_tensor(
 
     out = dst.dtype if dst is not None else tile_dtype(dtype, promoted(data.dtype, other.dtype))
     check_bits("scalar_tensor_tensor", (op0, op1), (data, first, other), out)
-    passes = 1 if memories[0] != memories[1] else 2
+    names = [getattr(op, "__name__", "") for op in (op0, op1)]
+    fast = names == FAST_PAIR and data.dtype == other.dtype == bfloat16 and free(data.shape) % 2 == 0
+    passes = 1 if fast or memories[0] != memories[1] else 2
     return emit("scalar_tensor_tensor", chosen("scalar_tensor_tensor", engine, "vector", ("vector", "gpsimd")),
                 lambda left: passes * free(left), [data, other, *tiles], data.shape, out, compute, dst=dst, mask=mask,
                 sums=(other,) if gathers(op1) and not reverse1 else ())  # fmt: skip
@@ -180,7 +186,9 @@ def tensor_scalar_reduce(
 def tensor_copy_predicated(
     dst: Tensor | None, src: Any, predicate: Tensor, *, dtype: Any = None, mask: Any = None, reverse_pred: bool = False
 ) -> Any:
-    """dst where predicate is zero keeps what it has, elsewhere src: n cycles."""
+    """dst where predicate is zero keeps what it has, elsewhere src: 2 n cycles; n if something is in PSUM, or src is a
+    number.
+    """
     if dst is None:
         raise UsageError("tensor_copy_predicated changes dst: name it")
     check_number("src of tensor_copy_predicated", src)
@@ -197,8 +205,9 @@ def tensor_copy_predicated(
             taken = taken.reshape(*taken.shape, *(1,) * (old.ndim - taken.ndim))
         return np.where(taken, new[0].reshape(old.shape) if new else np.float32(src), old)
 
-    return emit("tensor_copy_predicated", session().core.vector, free, reads, dst.shape, dst.dtype, compute, dst=dst,
-                mask=mask, sums=(dst,))  # fmt: skip
+    passes = 2 if isinstance(src, Tensor) and set(sizes_of(*reads)) == {"sbuf"} else 1
+    return emit("tensor_copy_predicated", session().core.vector, lambda left: passes * free(left), reads, dst.shape,
+                dst.dtype, compute, dst=dst, mask=mask, sums=(dst,))  # fmt: skip
 
 
 def _leaves_whole_numbers(op: Any, *values: Any) -> bool:
