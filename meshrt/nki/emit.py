@@ -103,12 +103,12 @@ def _run(launch: Session, emission: Emission, target: Tensor, add: bool) -> None
         if fresh and not emission.given:
             poison(target)
         return
-    _check_memories(emission.name, emission.engine, launch, emission.reads, target)
     kept = None if emission.whole_reads else emission.extents
     sources = [_source(tensor, kept, emission.scattered) for tensor in emission.reads]
     if fresh and not emission.given and emission.out_extents is not None:
         poison(target)
     written = _target(target, emission.shape, emission.out_extents)
+    _check_memories(emission.name, emission.engine, launch, emission.reads, target)
     _check_reads(launch, emission, sources, written)
     if add := add and written.rewrites():
         written.check_written(f"{emission.name}, which adds,")

@@ -163,10 +163,13 @@ class Tensor:
             raise UsageError("ap: scalar_offset and vector_offset are not there: index with a tile of indices")
         assert self.pattern is not None and self.home is not None
         strides, sizes = tuple(int(step) for step, _ in pattern), tuple(int(size) for _, size in pattern)
-        last = int(offset) + sum(step * (size - 1) for step, size in zip(strides, sizes, strict=True))
-        if not 0 <= last < prod(self.home.store.shape):
-            raise UsageError(f"ap: the pattern reaches element {last} of {prod(self.home.store.shape)}")
-        return self.viewed(AccessPattern(sizes, strides, self.pattern.offset + int(offset)))
+        begin, store = self.pattern.offset + int(offset), self.home.store
+        turns = [step * (size - 1) for step, size in zip(strides, sizes, strict=True)]
+        low, high = begin + sum(turn for turn in turns if turn < 0), begin + sum(turn for turn in turns if turn > 0)
+        count = store.nbytes // self.itemsize
+        if low < 0 or high >= count or min(sizes, default=0) < 1:
+            raise UsageError(f"ap: the pattern {pattern} from {begin} on reaches elements {low} to {high} of {count}")
+        return self.viewed(AccessPattern(sizes, strides, begin))
 
     def viewed(self, pattern: AccessPattern) -> Tensor:
         """The same memory by another pattern."""

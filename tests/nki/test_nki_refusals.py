@@ -100,6 +100,27 @@ def _middle(x):
     nisa.tensor_reduce(dst=total, op=nl.add, data=nl.load(x).reshape((128, 4, 64)), axis=1)
 
 
+def _before_the_first(x):
+    nl.copy(nl.load(x)[:, -1]).settle()
+
+
+def _behind_the_last(x):
+    nl.copy(nl.load(x)[:, 256]).settle()
+
+
+def _pattern_behind_a_slice(x):
+    nl.load(x)[64:128, 128:256].ap([[256, 64], [1, 129]])
+
+
+def _pattern_backwards(x):
+    nl.load(x).ap([[256, 128], [-1, 2]])
+
+
+def _onto_nothing(x):
+    tile, total = nl.load(x[:, 0:128]), nl.ndarray((128, 128), nl.float32, nl.psum)
+    nisa.nc_matmul(total, tile, tile, accumulate=True)
+
+
 def _triangle(x):
     i, j = nl.mgrid[0:128, 0:256]
     nl.sum(nl.load(x), axis=1, mask=j <= i).settle()
@@ -171,6 +192,11 @@ def _used_later(x):
             _triangle,
             "tensor_reduce: its mask leaves no rectangle, and its result has another shape: set what it leaves",
         ),
+        (_before_the_first, "an index reaches -1 on an axis of 256"),
+        (_behind_the_last, "an index reaches 256 on an axis of 256"),
+        (_pattern_behind_a_slice, "from 16512 on reaches elements 16512 to 32768 of 32768"),
+        (_pattern_backwards, "from 0 on reaches elements -1 to 32512 of 32768"),
+        (_onto_nothing, "nc_matmul, with accumulate=True, reads [128, 128] of psum that was never written"),
         (_down_to_across, "a result of shape [128, 1] does not fit a tile of shape [1, 128]"),
         (_scan_of_two_lengths, "tensor_tensor_scan: shapes [128, 8] and [128, 256] differ"),
         (_four_values, "nc_find_index8: vals has shape [128, 4]; it takes [128, 8]"),
