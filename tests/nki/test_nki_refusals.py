@@ -436,6 +436,30 @@ def test_a_grid_has_whole_numbers_of_programs(grid: Any, message: str) -> None:
         nki.simulate(_same, cores=0)(X)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reorder": "no"}, "reorder= is 'no'; it is True or False"),
+        ({"show": "no"}, "show= is 'no'; it is True or False"),
+        ({"trace": 5}, "trace= is 5; it names a file"),
+        ({"trace": "/nowhere/at/all.json"}, "trace= /nowhere/at/all.json: there is no folder"),
+    ],
+)
+def test_options_of_another_kind_are_told_before_anything_runs(options: dict[str, Any], message: str) -> None:
+    def ran(x):
+        raise AssertionError
+
+    with pytest.raises(UsageError, match=message):
+        nki.simulate(nki.jit(ran), **options)(X)
+
+
+def test_a_grid_in_a_kernel_is_refused() -> None:
+    inner = nki.jit(_same)
+    assert (launched(lambda x: inner(x), X) == X).all()
+    with pytest.raises(UsageError, match=r"_same has a grid, \(2,\), and is called in a kernel"):
+        launched(lambda x: inner[2](x), X)
+
+
 def test_cores_alone_are_an_axis_and_simulate_keeps_a_kernels_grid(capsys: pytest.CaptureFixture[str]) -> None:
     kernel = nki.jit(_same)
     kernel[nl.nc(2)](X)
