@@ -190,14 +190,19 @@ class Core(ABC):
         if end > self.finish:
             self.finish = end
 
-    def transfer(self, queue: str, source: StoreView, target: StoreView, slower: float = 1.0) -> None:
-        """A DMA transfer, a "load" from HBM to SBUF or a "store" back. A cast on the way is free: HBM's bytes count."""
-        start = self.touch([source], target, self.dma.since)
+    def transfer(
+        self, queue: str, source: StoreView, target: StoreView, slower: float = 1.0, indices: Sequence[StoreView] = ()
+    ) -> None:
+        """A DMA transfer, a "load" from HBM to SBUF or a "store" back. A cast on the way is free: HBM's bytes count.
+
+        `indices`: tiles that say which parts these are, and have to be there before.
+        """
+        start = self.touch([source, *indices], target, self.dma.since)
         hbm, tile = (source, target) if queue == "load" else (target, source)
         row_bytes = tile.data.size // tile.shape[0] * hbm.dtype.itemsize
         end = self.move(queue, start, tile.shape[0], row_bytes * slower)
         self.counts["hbm_read" if queue == "load" else "hbm_written"] += row_bytes * tile.shape[0]
-        self.done(end, [source], target)
+        self.done(end, [source, *indices], target)
 
     def spill(self, store: Store, way: str, earliest: float) -> float:
         """Move a store between SBUF and the place in HBM that spills go to: the second at which it is there."""

@@ -99,11 +99,12 @@ sum = _reduction(np.add, "The sum along the last axes.")
 
 
 def mean(x: Operand, axis: ReducedAxes = None, *, dtype: Any = None) -> Deferred:
-    """The mean along the last axes: a sum and a product."""
+    """The mean along the last axes: a sum and a product. Of whole numbers it is float32."""
     total = as_tile(elementwise.tensor_reduce(np.add, x, axis, dtype=np.float32))
     tile = as_tile(x)
     count = (tile.data.size // tile.shape[0]) // (total.data.size // total.shape[0])
-    return elementwise.tensor_scalar(total, np.multiply, 1 / count, dtype=dtype or tile.dtype)
+    own = np.float32 if tile.dtype.kind in "iu" else tile.dtype
+    return elementwise.tensor_scalar(total, np.multiply, 1 / count, dtype=dtype or own)
 
 
 def matmul(x: Operand, y: Operand, *, transpose_x: bool = False) -> Deferred:

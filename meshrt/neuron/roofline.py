@@ -5,6 +5,13 @@ from typing import Any
 
 from meshrt.ceilings import Ceilings, Level
 from meshrt.neuron.device import NeuronDevice
+from meshrt.ranks.halving import steps_of
+
+
+def _steps(cores: int, device: NeuronDevice) -> list[int]:
+    """How often a sum waits for a link, each way, by the ways there are (cores.py): a ring, all to all, halving."""
+    halving = steps_of(cores)
+    return [cores - 1, device.mesh_steps, *([] if halving is None else [len(halving)])]
 
 
 def ceilings(report: Mapping[str, Any], part: Mapping[str, Any]) -> Ceilings:
@@ -17,7 +24,7 @@ def ceilings(report: Mapping[str, Any], part: Mapping[str, Any]) -> Ceilings:
         "DMA" if name == "dma" else f"{name} engine": engine["busy_seconds"] / cores
         for name, engine in part["engines"].items()
     }
-    steps = 2 * (cores - 1)  # of a ring that adds up and spreads
+    steps = 2 * min(_steps(cores, device))  # of a sum: adding up, and spreading
     return Ceilings(
         "flops", part["flops"], cores * device.peak_flops,
         (

@@ -68,18 +68,22 @@ def expand_dims(x: Tensor, axis: int) -> Tensor:
 
 @checked
 def mean(x: Tensor, axis: Any = None, dtype: Any = None, mask: Any = None, keepdims: bool = False) -> Any:
-    """The mean along free axes: a sum and a product."""
+    """The mean along free axes: a sum and a product. Of whole numbers it is float32."""
     total = reduced(np.add, x, axis, dtype=float32, mask=mask, keepdims=keepdims).settle()
     kept = None if mask is None else masked(mask, x.shape)[0]
     count = prod((kept or x.shape)[1:]) // max(1, prod(total.shape[1:]))
-    return isa.tensor_scalar(total, np.multiply, 1 / count, dtype=dtype or x.dtype)
+    return isa.tensor_scalar(total, np.multiply, 1 / count, dtype=dtype or _of_mean(x))
+
+
+def _of_mean(x: Tensor) -> Any:
+    return float32 if x.dtype.kind in "iub" else x.dtype
 
 
 @checked
 def var(x: Tensor, axis: Any = None, dtype: Any = None, mask: Any = None, keepdims: bool = False) -> Any:
     """The variance along free axes: mean of the squares of what is left without the mean."""
-    rest = OPS["subtract"](x, mean(x, axis, float32, mask).settle(), dtype=float32)
-    return mean(OPS["square"](rest).settle(), axis, dtype or x.dtype, mask, keepdims)
+    rest = OPS["subtract"](x, mean(x, axis, float32, mask, keepdims=True).settle(), dtype=float32)
+    return mean(OPS["square"](rest).settle(), axis, dtype or _of_mean(x), mask, keepdims)
 
 
 def _in_float32(name: str, dtype: Any) -> None:
@@ -91,10 +95,13 @@ def _in_float32(name: str, dtype: Any) -> None:
 def softmax(x: Tensor, axis: Any = None, dtype: Any = None, mask: Any = None, compute_dtype: Any = None) -> Any:
     """e^(x - max) over its sum along free axes."""
     _in_float32("softmax", compute_dtype)
-    largest = reduced(np.maximum, x, axis, dtype=float32, negate=True, mask=mask).settle()
-    up = isa.activation(np.exp, x, bias=largest, dtype=float32, mask=mask).settle()
-    total = reduced(np.add, up, axis, mask=mask).settle()
-    return isa.tensor_scalar(up, np.multiply, isa.reciprocal(total).settle(), dtype=dtype or x.dtype, mask=mask)
+    largest = reduced(np.maximum, x, axis, dtype=float32, negate=True, mask=mask, keepdims=True).settle()
+    if largest.size == largest.shape[0]:
+        up = isa.activation(np.exp, x, bias=largest, dtype=float32, mask=mask).settle()
+    else:  # of some axes: more than one number for each partition
+        up = isa.activation(np.exp, OPS["add"](x, largest, dtype=float32, mask=mask).settle(), mask=mask).settle()
+    total = reduced(np.add, up, axis, mask=mask, keepdims=True).settle()
+    return isa.arithmetic(OPS["multiply"], up, isa.reciprocal(total).settle(), dtype or x.dtype, mask)
 
 
 @checked
@@ -105,7 +112,7 @@ def rms_norm(
     """x over the root of the mean of its squares along free axes of n elements, times w."""
     _in_float32("rms_norm", compute_dtype)
     squares = isa.activation(np.square, x, dtype=float32, mask=mask).settle()
-    total = reduced(np.add, squares, axis, mask=mask).settle()
+    total = reduced(np.add, squares, axis, mask=mask, keepdims=True).settle()
     mean_ = isa.tensor_scalar(total, np.multiply, 1 / n, op1=np.add, operand1=epsilon).settle()
     scaled = isa.arithmetic(OPS["multiply"], x, isa.activation(OPS["rsqrt"], mean_).settle(), float32, mask).settle()
     return isa.arithmetic(OPS["multiply"], scaled, w, dtype or x.dtype, mask)

@@ -75,6 +75,11 @@ def emit(
     for tensor in reads:
         tensor.settle()
     extents, scattered = masked(mask, over)
+    if scattered is not None and result_extents is not None:
+        raise UsageError(
+            f"{name}: its mask leaves no rectangle, and its result has another shape: set what it leaves out with "
+            "nl.where or nisa.affine_select before"
+        )
     out_extents = extents if extents is None or result_extents is None else result_extents(extents)
     emission = Emission(name, engine, cycles, reads, compute, shape, over, extents, out_extents, scattered,
                         whole_reads, sums, given=dst is not None)  # fmt: skip
@@ -98,19 +103,25 @@ def _run(launch: Session, emission: Emission, target: Tensor, add: bool) -> None
         if fresh and not emission.given:
             poison(target)
         return
-    _check_memories(emission.name, emission.engine, launch, emission.reads, target)
     kept = None if emission.whole_reads else emission.extents
     sources = [_source(tensor, kept, emission.scattered) for tensor in emission.reads]
     if fresh and not emission.given and emission.out_extents is not None:
         poison(target)
     written = _target(target, emission.shape, emission.out_extents)
+    _check_memories(emission.name, emission.engine, launch, emission.reads, target)
     _check_reads(launch, emission, sources, written)
-    add = add and written.rewrites()
+    if add := add and written.rewrites():
+        written.check_written(f"{emission.name}, which adds,")
     if emission.engine is not None:
-        core.issue(emission.engine, emission.name, emission.cycles(left), sources, written)
+        core.issue(emission.engine, emission.name, emission.cycles(left), _read(emission, sources, target), written)
     if core.payload:
         written.write(_numbers(emission, sources, target, written, add, fresh))
     stamp(launch, target, written)
+
+
+def _read(emission: Emission, sources: Sequence[PatternView], target: Tensor) -> list[PatternView]:
+    """Operands, and the tiles of indices that say where these and the result lie."""
+    return [*sources, *(index for tensor in (*emission.reads, target) for index in tensor.indices)]
 
 
 def _check_reads(launch: Session, emission: Emission, sources: Sequence[PatternView], written: PatternView) -> None:
@@ -153,7 +164,7 @@ def _source(tensor: Tensor, extents: Extents | None, scattered: np.ndarray | Non
 def _target(target: Tensor, shape: Extents, extents: Extents | None) -> PatternView:
     """The result's place, of the size that the mask leaves. UsageError."""
     full = target.pattern.sizes if target.pattern is not None else target.shape
-    if squeezed(full) != squeezed(shape):
+    if squeezed(full) != squeezed(shape) or (target.buffer.on_chip and full[0] != shape[0]):
         raise UsageError(f"a result of shape {list(shape)} does not fit a tile of shape {list(full)}")
     if extents is None:
         return target.in_store()
@@ -180,13 +191,18 @@ def _check_memories(
             raise UsageError(f"{name} on the GpSimd engine cannot {way} PSUM: go by SBUF, or take another engine")
 
 
-def check_start(name: str, which: str, tensor: Tensor) -> None:
-    """UsageError for an operand at partitions where engines do not start (0, 32, 64 or 96), or that leaves some out."""
+def partitions_of(tensor: Tensor) -> tuple[int, int]:
+    """The first partition of a tile on the chip, and how many lie between one and the next; 0, 1 where it is listed."""
     pattern, home = tensor.pattern, tensor.home
     if pattern is None or home is None or pattern.elements is not None or not tensor.buffer.on_chip:
-        return
-    row, rows = prod(home.store.shape[1:]) * home.store.dtype.itemsize // tensor.dtype.itemsize, pattern.sizes[0]
-    start, step = pattern.offset // row, pattern.strides[0] // row
+        return 0, 1
+    row = prod(home.store.shape[1:]) * home.store.dtype.itemsize // tensor.dtype.itemsize
+    return pattern.offset // row, pattern.strides[0] // row
+
+
+def check_start(name: str, which: str, tensor: Tensor) -> None:
+    """UsageError for an operand at partitions where engines do not start (0, 32, 64 or 96), or that leaves some out."""
+    (start, step), rows = partitions_of(tensor), tensor.shape[0]
     if rows > 1 and step > 1:
         raise UsageError(f"{name}: {which} takes one partition in {step}; engines take those that follow one another")
     if start and start not in (allowed := starts(rows)):

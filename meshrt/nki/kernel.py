@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import update_wrapper
 from math import prod
+from os import PathLike, fspath
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -25,6 +26,7 @@ from meshrt.nki.report import measured, shown
 from meshrt.nki.session import PACKAGE, Session, opened, running
 from meshrt.nki.tensor import Tensor
 from meshrt.nki.timeline import write_timeline
+from meshrt.ranks.files import check_target
 from meshrt.records import dataclass
 
 
@@ -39,7 +41,7 @@ class LaunchOptions:
     grid: tuple[Any, ...] = ()
     cores: int = 1
     show: bool = True
-    trace: str | None = None
+    trace: str | PathLike[str] | None = None
     reorder: bool = False
 
 
@@ -67,7 +69,13 @@ class Kernel:
     def launch(self, how: LaunchOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The kernel's results as arrays, in its tensors' dtypes. UsageError, LimitError, with FILE:LINE first."""
         if running() is not None:
+            if how.grid:
+                raise UsageError(
+                    f"{self.function.__name__} has a grid, {how.grid}, and is called in a kernel, which has one of its "
+                    "own: launch it from outside, or call it without"
+                )
             return self.function(*args, **kwargs)
+        _check(how)
         grid, spread = _grid(how)
         structs = [value for value in (*args, *kwargs.values()) if _is_shape(value)]
         try:
@@ -106,7 +114,7 @@ class Kernel:
                 raise ProgramError(f"{_where(error, self.function)}: {type(error).__name__}: {error}") from error
             self.report = measured(launch)
         if how.trace:
-            write_timeline(launch, how.trace)
+            write_timeline(launch, fspath(how.trace))
         if how.show:
             print(shown(self.function.__name__, launch, self.report), file=sys.stderr)
         return returned
@@ -142,6 +150,17 @@ def simulate(kernel: Any, **options: Any) -> Callable[..., Any]:
 def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:
     """The same of the old API: kernel and arguments together; kernel may have its grid."""
     return kernel(*args, **kwargs)
+
+
+def _check(how: LaunchOptions) -> None:
+    """UsageError for options that are of another kind, or a file that cannot be written."""
+    for name, value in (("show", how.show), ("reorder", how.reorder)):
+        if not isinstance(value, bool | np.bool_):
+            raise UsageError(f"{name}= is {value!r}; it is True or False")
+    if how.trace:
+        if not isinstance(how.trace, str | PathLike):
+            raise UsageError(f"trace= is {how.trace!r}; it names a file for the timeline")
+        check_target("trace=", fspath(how.trace))
 
 
 def _grid(how: LaunchOptions) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -181,8 +200,12 @@ def _received(value: Any, passed: list[tuple[np.ndarray, Tensor]]) -> Any:
     shape, dtype = (tuple(value.shape), value.dtype) if array is None else (array.shape, array.dtype)
     if str(dtype) == "float64":
         raise UsageError(f"an argument of shape {list(shape)} is float64, which no tensor is: give it as float32")
+    if 0 in shape:
+        raise UsageError(f"an argument of shape {list(shape)} has no elements: every axis needs a size")
     if str(dtype) == "int64":
         dtype = np.dtype(np.int32)
+        if array is not None and (array != array.astype(dtype)).any():
+            raise UsageError(f"an argument of shape {list(shape)} is int64, and {_beyond(array)} is beyond int32")
     tensor = new_tile("hbm", shape, tile_dtype(dtype))
     assert tensor.home is not None
     store = tensor.home.store
@@ -192,6 +215,10 @@ def _received(value: Any, passed: list[tuple[np.ndarray, Tensor]]) -> Any:
         passed.append((array, tensor))
     store.full = True
     return tensor
+
+
+def _beyond(array: np.ndarray) -> int:
+    return int(array[array != array.astype(np.int32)][0])
 
 
 def _each(values: Any, function: Callable[[Any], Any]) -> Any:

@@ -21,6 +21,8 @@ from meshrt.nki.scalar import affine
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
 
+TURNS = ((1, 0), (2, 1, 0), (3, 1, 2, 0))  # in which a DMA can turn the axes of a tensor (NKI API reference)
+
 
 def transfer(
     dst: Tensor, src: Tensor, mask: Any = None, turn: Sequence[int] | None = None, op: Any = None, skip: bool = False
@@ -50,9 +52,13 @@ def transfer(
     turned = extents if extents is None or turn is None else tuple(extents[axis] for axis in turn)
     read, write = src.in_store(extents), dst.in_store(_fitting(turned, shape, dst.shape))
     read.check_written("a DMA")
+    if op is not None:
+        write.check_written("a DMA with dst_rmw_op")
     check_carried(launch, read, "a DMA")
     slower = 1.0 if turn is None else 1 / core.device.dma_transpose_rate
-    move(read, write, slower)
+    move(read, write, slower, (*src.indices, *dst.indices))
+    if op is not None and not dst.buffer.on_chip:
+        core.counts["hbm_read"] += write.data.size * write.dtype.itemsize  # what it adds to
     if core.payload:
         values = read.data if turn is None else read.data.transpose(turn)
         values = values.reshape(write.shape)
@@ -94,30 +100,29 @@ def _scattered(dst: Tensor, src: Tensor, kept: np.ndarray, turn: Sequence[int] |
         shape = tuple(kept.shape[axis] for axis in turn)
         elements = elements.reshape(shape).transpose(np.argsort(turn))
     chosen_, elements = (listed.reshape(kept.shape)[kept].reshape(-1, 1) for listed in (src.pattern.listed(), elements))
-    source = Tensor(
-        src.buffer, src.dtype, home=src.home, pattern=AccessPattern(chosen_.shape, (0, 0), elements=chosen_)
-    )
-    target = Tensor(
-        dst.buffer, dst.dtype, home=dst.home, pattern=AccessPattern(elements.shape, (0, 0), elements=elements)
-    )
+    source, target = (
+        Tensor(tensor.buffer, tensor.dtype, home=tensor.home, indices=tensor.indices,
+               pattern=AccessPattern(listed.shape, (0, 0), elements=listed))
+        for tensor, listed in ((src, chosen_), (dst, elements))
+    )  # fmt: skip
     transfer(target, source, op=op)
 
 
-def move(read: PatternView, write: PatternView, slower: float) -> None:
-    """The time and the bytes of a transfer between any two of HBM and SBUF."""
+def move(read: PatternView, write: PatternView, slower: float, indices: Sequence[PatternView] = ()) -> None:
+    """The time and the bytes of a transfer between any two of HBM and SBUF; of which parts, tiles of indices say."""
     core = session().core
     memories = (read.store.buffer.on_chip, write.store.buffer.on_chip)
     if memories[0] != memories[1]:
-        core.transfer("load" if memories[1] else "store", read, write, slower)
+        core.transfer("load" if memories[1] else "store", read, write, slower, indices)
         return
-    start = core.touch([read], write, core.dma.since)
+    start = core.touch([read, *indices], write, core.dma.since)
     nbytes = read.data.size * read.dtype.itemsize
     rows = min(read.shape[0], core.device.partitions)
     end = core.move("copy", start, rows, nbytes / rows * slower)
     if not memories[0]:
         core.counts["hbm_read"] += nbytes
-        core.counts["hbm_written"] += nbytes
-    core.done(end, [read], write)
+        core.counts["hbm_written"] += write.data.size * write.dtype.itemsize
+    core.done(end, [read, *indices], write)
 
 
 @checked
@@ -140,9 +145,11 @@ def dma_transpose(dst: Tensor | None, src: Tensor, *, axes: Any = None, dtype: A
     """A DMA that transposes, of 2 to 4 axes: (1, 0), (2, 1, 0) or (3, 1, 2, 0), at part of the bandwidth."""
     src.settle()
     rank = len(src.shape)
-    turn = tuple(axes) if axes is not None else {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}.get(rank)
+    turn = tuple(axes) if axes is not None else next((axes for axes in TURNS if len(axes) == rank), None)
     if turn is None:
         raise UsageError(f"dma_transpose takes 2 to 4 axes, not {list(src.shape)}")
+    if turn not in TURNS:
+        raise UsageError(f"dma_transpose: axes is {turn}; it is (1, 0), (2, 1, 0) or (3, 1, 2, 0)")
     if dst is None:
         dst = new_tile("sbuf", tuple(src.shape[axis] for axis in turn), tile_dtype(dtype, src.dtype))
     transfer(dst, src, mask, turn)
@@ -183,7 +190,9 @@ def _set(tile: Tensor, value: Any, mask: Any, engine: Any) -> None:
         raise UsageError("memset writes SBUF or PSUM, not HBM: store a tile from there")
     try:
         number = np.asarray(float(value), np.float32)
-    except (TypeError, ValueError) as error:
+        if tile.dtype.kind in "iu" and float(value).is_integer():  # float32 has not all of them
+            number = np.asarray(min(max(int(value), -(2**63)), 2**63 - 1), np.int64)
+    except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"a tile is set to a number or a tile, not to {type(value).__name__}") from error
     passes = 0.5 if number == 0 and tile.dtype.itemsize == 2 else 1
     emit("memset", chosen("memset", engine, "vector"), lambda left: passes * free(left), [], tile.shape, tile.dtype,
@@ -202,7 +211,7 @@ def iota(*args: Any, **kwargs: Any) -> Any:
 
 
 def _iota_new(dst: Tensor, pattern: Any, offset: int = 0, channel_multiplier: int = 0, name: Any = None) -> Any:
-    return _counted(dst, affine(dst.shape[0], pattern, offset, channel_multiplier).reshape(dst.shape), dst.dtype, None)
+    return _counted(dst, affine("iota", dst, pattern, offset, channel_multiplier), dst.dtype, None)
 
 
 def _iota_old(expr: Any, dtype: Any, *, mask: Any = None) -> Any:

@@ -30,9 +30,11 @@ def operand(name: str, value: Any, data: Tensor) -> Any:
         if value is None or isinstance(value, str):  # NumPy makes NaN of the one, and reads the other
             raise UsageError(f"{name} is {value!r}; it is a number or a tile [{data.shape[0]}, 1]")
         try:
-            return np.float32(value) if not isinstance(value, int | np.integer) else value
+            if np.ndim(value):
+                raise TypeError
+            return int(value) if isinstance(value, int | np.integer) else np.float32(value)
         except (TypeError, ValueError):
-            raise UsageError(f"{name} is {value!r}; it is a number or a tile [{data.shape[0]}, 1]") from None
+            raise UsageError(f"{name} is {value!r:.60}; it is a number or a tile [{data.shape[0]}, 1]") from None
     value.settle()
     if value.shape[0] == 1 and data.shape[0] != 1 and value.size == 1:
         return repeated(value, (data.shape[0], 1))

@@ -158,25 +158,57 @@ def gathers(op: Any) -> bool:
     return getattr(op, "__name__", "") in (*_ANY_ORDER, "bitwise_and", "bitwise_or", "bitwise_xor")
 
 
+def along(reduce: Any, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """x without these axes: of bits, where the operator is of them, else in float32."""
+    if reduce.__name__ in BITS:
+        x = x.astype(np.int64)
+    elif x.dtype.kind in "iub":
+        x = x.astype(np.float32)
+    if reduce is np.subtract and len(axes) > 1:  # what NumPy takes along one axis only
+        left = [at for at in range(x.ndim) if at not in axes]
+        x = x.transpose(*left, *axes).reshape(*(x.shape[at] for at in left), -1)
+        axes = (x.ndim - 1,)
+    return np.asarray(reduce.reduce(x, axis=axes))
+
+
+def of_bits(op: Any) -> bool:
+    """Is an operator one of bits?"""
+    return getattr(op, "__name__", "") in (*BITS, "invert")
+
+
 def check_bits(name: str, ops: tuple[Any, ...], tensors: tuple[Any, ...], out: np.dtype[Any]) -> None:
     """UsageError for operators of bits beside arithmetic ones, or of what is no whole number."""
-    of_bits = [getattr(op, "__name__", "") in (*BITS, "invert") for op in ops if op is not None]
-    if not any(of_bits):
+    are = [of_bits(op) for op in ops if op is not None]
+    if not any(are):
         return
-    if not all(of_bits):
+    if not all(are):
         raise UsageError(f"{name}: one operator is of bits, the other arithmetic: take two instructions")
     dtypes = [*(tensor.dtype for tensor in tensors if isinstance(tensor, Tensor)), out]
     if wrong := [dtype for dtype in dtypes if dtype.kind not in "iub"]:
         raise UsageError(f"{name}: operators of bits take and give whole numbers, not {wrong[0]}: cast, or view(dtype)")
 
 
-def reducing(name: str, op: Any) -> np.ufunc:
-    """The ufunc that reduces as an operator says. UsageError."""
+class OfMagnitudes:
+    """A reduction of magnitudes, called as ufuncs are: also of a single number the magnitude."""
+
+    def __init__(self, function: np.ufunc) -> None:
+        self.function = function
+        self.__name__ = function.__name__
+
+    def __call__(self, x: Any, y: Any) -> Any:
+        return self.function(np.abs(x), np.abs(y))
+
+    def reduce(self, x: Any, **how: Any) -> Any:
+        return self.function.reduce(np.abs(x), **how)
+
+
+def reducing(name: str, op: Any) -> Any:
+    """The ufunc that reduces as an operator says, or what reduces as one. UsageError."""
     function = op.function if isinstance(op, Op | Reduction) else _NUMPY.get(op, op)
     if isinstance(function, np.ufunc) and function.nin == 2:
         return function
     if isinstance(op, Op) and op.name in ("abs_max", "abs_min"):
-        return np.frompyfunc(function, 2, 1)
+        return OfMagnitudes(np.maximum if op.name == "abs_max" else np.minimum)
     raise UsageError(f"{name} reduces by nl.add, nl.max, nl.min and their like, not by {getattr(op, '__name__', op)}")
 
 
@@ -194,13 +226,27 @@ def _float(array: Any) -> Any:
 
 
 def _of_bits(function: ArrayFunction) -> ArrayFunction:
-    """Of whole numbers, which a store may keep as float32."""
+    """Of whole numbers, which a store may keep as float32. Numbers of Python's have the bits that the others have room
+    for.
+    """
 
     def compute(*arrays: Any) -> Any:
-        whole = (
+        whole = [
             array.astype(np.int64) if isinstance(array, np.ndarray) and array.dtype.kind == "f" else array
             for array in arrays
-        )  # fmt: skip
-        return function(*whole)
+        ]
+        kind = next(array.dtype for array in whole if isinstance(array, np.ndarray))
+        return function(*(_bits_of(value, kind) for value in whole))
 
     return compute
+
+
+def _bits_of(value: Any, kind: np.dtype[Any]) -> Any:
+    return value if isinstance(value, np.ndarray) else np.asarray(int(value) & (1 << 64) - 1, np.uint64).astype(kind)
+
+
+def cut_to(out: np.dtype[Any], ops: tuple[Any, ...], function: ArrayFunction) -> ArrayFunction:
+    """A function whose results, if its operators are of bits, are cut to those of `out`, and do not saturate."""
+    if out.kind not in "iu" or not all(op is None or of_bits(op) for op in ops):
+        return function
+    return lambda *arrays: np.asarray(function(*arrays)).astype(out)

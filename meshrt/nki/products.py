@@ -83,6 +83,11 @@ def nc_matmul(
     shape = (m, *moving.shape[rows:])
     if dst is not None and dst.buffer.name != "psum":
         raise UsageError(f"nc_matmul writes PSUM, not {dst.buffer.name}: copy the sum from there")
+    if dst is not None and dst.dtype != float32 and not is_transpose:
+        raise UsageError(f"nc_matmul: sums in PSUM are float32, not {dst.dtype}: copy the sum to a tile of that dtype")
+
+    if dst is not None and accumulate:
+        dst.in_store().check_written("nc_matmul, with accumulate=True,")
 
     def cycles(left: Extents) -> float:
         macs = k * left[0] * free(left)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,10 @@ from meshrt.nki.dtypes import promoted, tile_dtype
 from meshrt.nki.emit import emit
 from meshrt.nki.generation import both
 from meshrt.nki.operands import check_number, free, operand, spread
-from meshrt.nki.ops import reducing, resolve
+from meshrt.nki.ops import cut_to, resolve
+from meshrt.nki.registers import gathering
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
-from meshrt.nki.vector import also
 
 
 def _activated(name: str, op: Any, data: Tensor, bias: Any, scale: Any) -> Any:
@@ -38,19 +39,18 @@ def activation(
     dst: Tensor | None, op: Any, data: Tensor, bias: Any = None, scale: Any = 1.0, reduce_op: Any = None,
     reduce_res: Any = None, reduce_cmd: Any = cmd.idle, *, dtype: Any = None, mask: Any = None,
 ) -> Any:  # fmt: skip
-    """op(data * scale + bias): n cycles; with reduce_res also its reduction along the free axes, 64 more.
-
-    reduce_cmd: reset_reduce writes the reduction, reduce adds to what an earlier instruction has left in reduce_res.
+    """op(data * scale + bias): n cycles. reduce_op gathers its sums along the free axes in the engine's registers, and
+    reduce_res takes these, 64 cycles more (registers.py).
     """
     core = session().core
     reads, compute = _activated("activation", op, data, bias, scale)
-    out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
-    result = emit("activation", core.scalar, free, reads, data.shape, out, compute, dst=dst, mask=mask)
-    if reduce_res is None:
-        return result
-    if reduce_cmd is cmd.idle and reduce_op is None:
+    if reduce_res is not None and reduce_cmd is cmd.idle and reduce_op is None:
         raise UsageError("activation: reduce_res goes with reduce_op and reduce_cmd")
-    return also(result, dst, core.scalar, reads, reduce_res, _total(reduce_op, compute), mask)
+    sums = gathering("activation", core.scalar, data, _added(reduce_op), reduce_cmd, reduce_res, mask)
+    out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
+    result = emit("activation", core.scalar, free, reads, data.shape, out, sums.beside(cut_to(out, (op,), compute)),
+                  dst=dst, mask=mask)  # fmt: skip
+    return sums.then(result, dst)
 
 
 @both(tensors=1)
@@ -61,14 +61,15 @@ def activation_reduce(
     """activation, and reduce_op along the free axes of its result into reduce_res [p, 1]: n + 64 cycles."""
     core = session().core
     reads, compute = _activated("activation_reduce", op, data, bias, scale)
+    sums = gathering("activation_reduce", core.scalar, data, _added(reduce_op), cmd.reset_reduce, reduce_res, mask)
     out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
-    result = emit("activation_reduce", core.scalar, free, reads, data.shape, out, compute, dst=dst, mask=mask)
-    return also(result, dst, core.scalar, reads, reduce_res, _total(reduce_op, compute), mask)
+    result = emit("activation_reduce", core.scalar, free, reads, data.shape, out, sums.beside(compute), dst=dst,
+                  mask=mask)  # fmt: skip
+    return sums.then(result, dst)
 
 
-def _total(reduce_op: Any, compute: Any) -> Any:
-    reduce = reducing("activation", np.add if reduce_op is None else reduce_op)
-    return lambda *arrays: reduce.reduce(compute(*arrays).reshape(len(arrays[0]), -1), axis=1, keepdims=True)
+def _added(reduce_op: Any) -> Any:
+    return np.add if reduce_op is None else reduce_op
 
 
 @both(tensors=2)
@@ -99,17 +100,20 @@ def _select_new(
     dst: Tensor, pattern: Any, channel_multiplier: int, on_true_tile: Tensor, on_false_value: float,
     cmp_op: Any = np.equal, offset: int = 0, name: str | None = None,
 ) -> Any:  # fmt: skip
-    at = affine(dst.shape[0], pattern, offset, channel_multiplier)
+    at = affine("affine_select", dst, pattern, offset, channel_multiplier)
     kept = resolve("affine_select", cmp_op, 2)(at, 0)
-    return _selected(dst, np.asarray(kept, np.bool_).reshape(dst.shape), on_true_tile, on_false_value, None, None)
+    return _selected(dst, np.asarray(kept, np.bool_), on_true_tile, on_false_value, None, None)
 
 
-def affine(rows: int, pattern: Any, offset: int, channel_multiplier: int) -> np.ndarray:
-    """offset + partition * channel_multiplier + sum(i * step), [rows, sizes...]."""
+def affine(name: str, dst: Tensor, pattern: Any, offset: int, channel_multiplier: int) -> np.ndarray:
+    """offset + partition * channel_multiplier + sum(i * step) over a pattern, of dst's shape. UsageError."""
+    rows, count = dst.shape[0], prod(size for _, size in pattern)
+    if count != free(dst.shape):
+        raise UsageError(f"{name}: the pattern {pattern} has {count} elements, a partition of dst {free(dst.shape)}")
     at = np.asarray(offset + channel_multiplier * np.arange(rows)).reshape(rows, *(1,) * len(pattern))
     for axis, (step, size) in enumerate(pattern):
         at = at + (step * np.arange(size)).reshape(size, *(1,) * (len(pattern) - axis - 1))
-    return at
+    return np.broadcast_to(at, (rows, *(size for _, size in pattern))).reshape(dst.shape)
 
 
 def _selected(dst: Tensor | None, pred: np.ndarray, tile: Tensor, otherwise: float, mask: Any, dtype: Any) -> Any:
@@ -153,11 +157,15 @@ def select_reduce(
         (otherwise,) = arrays(*numbers[1 if tile is not None else 0 :])
         return np.where(taken, x, otherwise)
 
-    reads += tiles
-    result = emit("select_reduce", core.vector, free, reads, dst.shape, dst.dtype, compute, dst=dst, mask=mask)
-    if reduce_res is None:
-        return result
-    return also(result, dst, core.vector, reads, reduce_res, _total(reduce_op, compute), mask)
+    largest = gathering("select_reduce", core.vector, predicate, reduce_op, reduce_cmd, reduce_res, mask)
+    result = emit("select_reduce", core.vector, free, [*reads, *tiles], dst.shape, dst.dtype, largest.beside(compute),
+                  dst=dst, mask=mask)  # fmt: skip
+    return largest.then(result, dst)
+
+
+def _repeats(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """May axes of 1, and such as are not there, be repeated to the other shape?"""
+    return len(shape) <= len(other) and all(size in (1, to) for size, to in zip(shape[::-1], other[::-1], strict=False))
 
 
 def where(condition: Any, x: Any, y: Any, dtype: Any = None, mask: Any = None) -> Any:
@@ -171,6 +179,10 @@ def where(condition: Any, x: Any, y: Any, dtype: Any = None, mask: Any = None) -
     for name, value in (("x", x), ("y", y)):
         check_number(f"{name} of nl.where", value)
     condition.settle()
+    for name, tile in (("x", x), ("y", y)):
+        if isinstance(tile, Tensor) and not _repeats(tile.shape, condition.shape):
+            shapes = f"{list(tile.shape)}, its condition {list(condition.shape)}"
+            raise UsageError(f"{name} of nl.where has shape {shapes}: repeat the condition to that shape")
     out = tile_dtype(dtype, promoted(*(tile.dtype for tile in tiles)) if tiles else condition.dtype)
 
     def compute(chosen: np.ndarray, *numbers: np.ndarray) -> np.ndarray:

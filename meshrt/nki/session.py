@@ -12,9 +12,12 @@ from sys import _getframe
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+import numpy as np
+
 from meshrt.errors import MeshrtError, UsageError
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.device import NeuronDevice
+from meshrt.neuron.timeline import ComputeEngine
 from meshrt.records import dataclass
 
 PACKAGE = str(Path(__file__).parent.parent)  # frames in here are not the kernel's
@@ -54,6 +57,7 @@ class Session:
     notes: dict[str, None] = field(default_factory=dict)  # what the author should know, each once
     stamps: WeakKeyDictionary[Any, Any] = field(default_factory=WeakKeyDictionary)  # steps that wrote, of a store
     banks: WeakSet[Any] = field(default_factory=WeakSet)  # homes (tensor.py) that are in PSUM
+    registers: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)  # of cores' engines (registers.py)
 
     def __post_init__(self) -> None:
         self.cores = [NeuronCore(self.device, index, self.payload, self.reorder) for index in range(prod(self.spread))]
@@ -67,6 +71,13 @@ class Session:
         self.core.settle()
         self.program, self.core, self.allocated = program, self.cores[at], 0
         self.loops.clear()
+
+    def registers_of(self, engine: ComputeEngine) -> np.ndarray:
+        """What an engine of the running core reduces into, float32, one for each partition."""
+        at = (self.core.index, engine.name)
+        if at not in self.registers:
+            self.registers[at] = np.full(self.device.partitions, np.nan, np.float32)
+        return self.registers[at]
 
     def note(self, text: str) -> None:
         """Remember something for the report, with the kernel's line."""

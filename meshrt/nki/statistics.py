@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.neuron.dtypes import bfloat16, float32
+from meshrt.neuron.dtypes import bfloat16
 from meshrt.nki.dtypes import tile_dtype
 from meshrt.nki.emit import Extents, emit
 from meshrt.nki.generation import both
 from meshrt.nki.operands import free
-from meshrt.nki.ops import reducing
+from meshrt.nki.ops import along, check_bits, of_bits, reducing
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
+
+MOST_SEARCHED = 16_384  # elements of a partition, by max8 and nc_find_index8 (NKI API reference)
 
 
 def _numbered(axis: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -51,7 +53,7 @@ def reduced(
     keepdims: bool = False, mask: Any = None,
 ) -> Any:  # fmt: skip
     """A reduction along free axes, [p, f...] to [p, 1] or more: n cycles, n / 2 for a sum or maximum of bfloat16."""
-    reduce = reducing("tensor_reduce", op)
+    reduce, bits = reducing("tensor_reduce", op), of_bits(op)
     data.settle()
     rank = len(data.shape)
     axes = tuple(range(1, rank)) if axis is None else _numbered(axis, data.shape)
@@ -69,10 +71,13 @@ def reduced(
         return kept if len(kept) > 1 else (*kept, 1)
 
     def compute(x: np.ndarray) -> np.ndarray:
-        y = reduce.reduce(x.astype(np.float32) if x.dtype.kind in "iub" else x, axis=axes)
-        return np.asarray(-y if negate else y, np.float32)
+        y = along(reduce, x, axes)
+        return y if bits else np.asarray(-y if negate else y, np.float32)
 
     out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
+    check_bits("tensor_reduce", (op,), (data,), out)
+    if bits and negate:
+        raise UsageError("tensor_reduce: negate goes with arithmetic operators, not with those of bits")
     fast = reduce in (np.add, np.maximum) and data.dtype == out == bfloat16
     return emit("tensor_reduce", session().core.vector, lambda left: free(left) * (0.5 if fast else 1), [data],
                 result(data.shape), out, compute, dst=dst, mask=mask, over=data.shape,
@@ -85,8 +90,9 @@ def tensor_partition_reduce(dst: Tensor | None, op: Any, data: Tensor, *, dtype:
     reduce = reducing("tensor_partition_reduce", op)
     data.settle()
     out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
+    check_bits("tensor_partition_reduce", (op,), (data,), out)
     return emit("tensor_partition_reduce", session().core.gpsimd, lambda left: 64 * free(left), [data],
-                (1, *data.shape[1:]), out, lambda x: reduce.reduce(x, axis=0, keepdims=True), dst=dst, mask=mask,
+                (1, *data.shape[1:]), out, lambda x: along(reduce, x, (0,))[None], dst=dst, mask=mask,
                 over=data.shape, result_extents=lambda left: (1, *left[1:]))  # fmt: skip
 
 
@@ -98,7 +104,7 @@ def bn_stats(dst: Tensor | None, data: Tensor, *, dtype: Any = None, mask: Any =
         raise UsageError(f"bn_stats takes 512 elements at most, not {free(data.shape)}: cut the tile")
 
     def compute(x: np.ndarray) -> np.ndarray:
-        columns = []
+        x, columns = x.reshape(len(x), -1).astype(np.float32), []
         for part in (x[:, 0::2], x[:, 1::2]):
             count = part.shape[1]
             mean = part.mean(axis=1) if count else np.zeros(len(x), np.float32)
@@ -106,7 +112,7 @@ def bn_stats(dst: Tensor | None, data: Tensor, *, dtype: Any = None, mask: Any =
             columns += [np.full(len(x), count, np.float32), mean, spread]
         return np.stack(columns, axis=1)
 
-    out = dst.dtype if dst is not None else tile_dtype(dtype, float32)
+    out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
     return emit("bn_stats", session().core.vector, free, [data], (data.shape[0], 6), out, compute, dst=dst, mask=mask,
                 over=data.shape, result_extents=lambda left: (left[0], 6))  # fmt: skip
 
@@ -125,27 +131,33 @@ def bn_aggr(dst: Tensor | None, data: Tensor, *, dtype: Any = None, mask: Any = 
         variance = (spread + count * (mean - middle[:, None]) ** 2).sum(axis=1) / total
         return np.stack([middle, variance], axis=1).astype(np.float32)
 
-    out = dst.dtype if dst is not None else tile_dtype(dtype, float32)
+    out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
     return emit("bn_aggr", session().core.vector, lambda left: 13 * free(left) / 3, [data], (data.shape[0], 2), out,
                 compute, dst=dst, mask=mask, over=data.shape, result_extents=lambda left: (left[0], 2))  # fmt: skip
+
+
+def _check_eight(name: str, data: Tensor) -> None:
+    """UsageError for fewer or more elements in a partition than are searched."""
+    if not 8 <= (count := free(data.settle().shape)) <= MOST_SEARCHED:
+        raise UsageError(f"{name} takes 8 to {MOST_SEARCHED:,} elements of a partition, not {count:,}: cut the tile")
 
 
 @both(tensors=2)
 def max8(dst: Tensor | None, src: Tensor, *, dtype: Any = None, mask: Any = None) -> Any:
     """The eight largest of each partition, the largest first: n cycles."""
-    src.settle()
-    if free(src.shape) < 8:
-        raise UsageError(f"max8 takes 8 elements at least, not {free(src.shape)}")
+    _check_eight("max8", src)
     out = dst.dtype if dst is not None else tile_dtype(dtype, src.dtype)
     return emit("max8", session().core.vector, free, [src], (src.shape[0], 8), out,
-                lambda x: -np.sort(-x.reshape(len(x), -1), axis=1)[:, :8], dst=dst, mask=mask, over=src.shape,
+                lambda x: np.sort(x.reshape(len(x), -1), axis=1)[:, :-9:-1], dst=dst, mask=mask, over=src.shape,
                 result_extents=lambda left: (left[0], 8))  # fmt: skip
 
 
 @both(tensors=3)
 def nc_find_index8(dst: Tensor | None, data: Tensor, vals: Tensor, *, dtype: Any = None, mask: Any = None) -> Any:
     """Where each of eight values is first found in its partition: n cycles."""
-    data.settle()
+    _check_eight("nc_find_index8", data)
+    if free(vals.settle().shape) != 8 or vals.shape[0] != data.shape[0]:
+        raise UsageError(f"nc_find_index8: vals has shape {list(vals.shape)}; it takes [{data.shape[0]}, 8]")
     out = dst.dtype if dst is not None else tile_dtype(dtype, "uint32")
 
     def compute(x: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from meshrt.neuron.dtypes import to_raw
 from meshrt.neuron.store import Buffer
 from meshrt.nki.dtypes import tile_dtype
 from meshrt.nki.home import Home
-from meshrt.nki.index import indexed, whole
+from meshrt.nki.index import ds, indexed, whole
 from meshrt.nki.pattern import AccessPattern, padded, reshaped, retyped, squeezed
 from meshrt.nki.patternview import PatternView
 from meshrt.nki.session import blame, session
@@ -25,12 +25,14 @@ class Tensor:
     Arithmetic with tensors is the instruction of the same name in `nl`. `name` is what the kernel called it.
     """
 
-    __slots__ = ("adds", "buffer", "dtype", "home", "name", "parent", "pattern", "pending", "shape", "version")
+    __slots__ = (
+        "adds", "buffer", "dtype", "home", "indices", "name", "parent", "pattern", "pending", "shape", "version",
+    )  # fmt: skip
 
     def __init__(
         self, buffer: Buffer, dtype: np.dtype[Any], *, home: Home | None = None, pattern: AccessPattern | None = None,
         shape: tuple[int, ...] = (), pending: Callable[[Tensor, bool], None] | None = None, adds: bool = False,
-        name: str = "", parent: Tensor | None = None,
+        name: str = "", parent: Tensor | None = None, indices: tuple[PatternView, ...] = (),
     ) -> None:  # fmt: skip
         self.buffer = buffer
         self.dtype = dtype
@@ -42,6 +44,8 @@ class Tensor:
         self.version: int | None = None  # of the tile that a result was assigned to: how often that was written by then
         self.name = name
         self.parent = parent
+        # Tiles that say which part it is.
+        self.indices: tuple[PatternView, ...] = indices if parent is None else (*parent.indices, *indices)
 
     # ---- what kernels ask
 
@@ -79,6 +83,13 @@ class Tensor:
     def __iter__(self) -> Any:
         raise UsageError("a tile is not iterated over: index it in an nl.affine_range loop")
 
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """np.float32(2) * tile: the instruction, as of Python's numbers."""
+        numbers = all(isinstance(value, Tensor | np.generic) for value in inputs)
+        if method != "__call__" or options or not numbers or ufunc.__name__ not in session().nl.OPS:
+            return self.__array__()
+        return session().nl.OPS[ufunc.__name__](*inputs)
+
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise UsageError("a tile is no array: use nl and nisa on it, or return a tensor of nl.shared_hbm")
 
@@ -92,7 +103,8 @@ class Tensor:
         part = indexed(self.pattern, key, self.buffer.on_chip)
         if len(part.sizes) == (1 if self.buffer.on_chip else 0):
             part = padded(part)
-        return Tensor(self.buffer, self.dtype, home=self.home, pattern=part, name=self.name, parent=self)
+        named = tuple(tile.in_store() for tile in named_by(key))
+        return Tensor(self.buffer, self.dtype, home=self.home, pattern=part, name=self.name, parent=self, indices=named)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if value.__class__ is Tensor and value is not self and self._holds(value, key):
@@ -151,10 +163,13 @@ class Tensor:
             raise UsageError("ap: scalar_offset and vector_offset are not there: index with a tile of indices")
         assert self.pattern is not None and self.home is not None
         strides, sizes = tuple(int(step) for step, _ in pattern), tuple(int(size) for _, size in pattern)
-        last = int(offset) + sum(step * (size - 1) for step, size in zip(strides, sizes, strict=True))
-        if not 0 <= last < prod(self.home.store.shape):
-            raise UsageError(f"ap: the pattern reaches element {last} of {prod(self.home.store.shape)}")
-        return self.viewed(AccessPattern(sizes, strides, self.pattern.offset + int(offset)))
+        begin, store = self.pattern.offset + int(offset), self.home.store
+        turns = [step * (size - 1) for step, size in zip(strides, sizes, strict=True)]
+        low, high = begin + sum(turn for turn in turns if turn < 0), begin + sum(turn for turn in turns if turn > 0)
+        count = store.nbytes // self.itemsize
+        if low < 0 or high >= count or min(sizes, default=0) < 1:
+            raise UsageError(f"ap: the pattern {pattern} from {begin} on reaches elements {low} to {high} of {count}")
+        return self.viewed(AccessPattern(sizes, strides, begin))
 
     def viewed(self, pattern: AccessPattern) -> Tensor:
         """The same memory by another pattern."""
@@ -222,6 +237,13 @@ class Tensor:
         else:
             session().nl.add(self.settle(), value).into(self, False)
         return self
+
+
+def named_by(key: Any) -> list[Tensor]:
+    """The tiles in a tensor's brackets."""
+    items = key if isinstance(key, tuple) and not isinstance(key, ds) else (key,)
+    values = [item.start if isinstance(item, ds) else item for item in items]
+    return [value for value in values if isinstance(value, Tensor)]
 
 
 def _operator(name: str, swapped: bool = False) -> Callable[..., Any]:

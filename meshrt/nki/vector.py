@@ -9,16 +9,19 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import bfloat16, float32
 from meshrt.nki.constants import chosen
+from meshrt.nki.constants import reduce_cmd as cmd
 from meshrt.nki.dtypes import promoted, tile_dtype
 from meshrt.nki.emit import emit
 from meshrt.nki.generation import both
 from meshrt.nki.operands import check_number, free, operand, sizes_of, spread
-from meshrt.nki.ops import check_bits, gathers, reducing, resolve
+from meshrt.nki.ops import check_bits, cut_to, gathers, resolve
+from meshrt.nki.registers import gathering
 from meshrt.nki.repeat import repeated
 from meshrt.nki.session import session
 from meshrt.nki.tensor import Tensor
 
 FAST = ("add", "subtract", "multiply")  # two of bfloat16 at a time
+FAST_PAIR = ["subtract", "multiply"]  # of scalar_tensor_tensor, where their number is even, too
 
 
 @both(tensors=3)
@@ -45,7 +48,8 @@ def tensor_tensor(
     fast = name in FAST and data1.dtype == data2.dtype == out == bfloat16
     passes = 1 if fast or memories[0] != memories[1] else 2
     return emit("tensor_tensor", chosen("tensor_tensor", engine, "vector", ("vector", "gpsimd")),
-                lambda left: passes * free(left), [data1, data2], data1.shape, out, function, dst=dst, mask=mask,
+                lambda left: passes * free(left), [data1, data2], data1.shape, out, cut_to(out, (op,), function),
+                dst=dst, mask=mask,
                 sums=() if not gathers(op) else (data1,) if name == "subtract" else (data1, data2))  # fmt: skip
 
 
@@ -77,7 +81,7 @@ def tensor_scalar(
     out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
     check_bits("tensor_scalar", (op0, op1), (data, first, second), out)
     return emit("tensor_scalar", chosen("tensor_scalar", engine, "vector"), free, [data.settle(), *tiles], data.shape,
-                out, compute, dst=dst, mask=mask,
+                out, cut_to(out, (op0, op1), compute), dst=dst, mask=mask,
                 sums=(data,) if gathers(op0) and op1 is None and not reverse0 else ())  # fmt: skip
 
 
@@ -97,7 +101,10 @@ def scalar_tensor_tensor(
     dst: Tensor | None, data: Tensor, op0: Any, operand0: Any, op1: Any, operand1: Any, reverse0: bool = False,
     reverse1: bool = False, *, dtype: Any = None, mask: Any = None, engine: Any = None,
 ) -> Any:  # fmt: skip
-    """op1(op0(data, operand0), operand1), operand0 a number for each partition, operand1 a tile: as tensor_tensor."""
+    """op1(op0(data, operand0), operand1), operand0 a number for each partition, operand1 a tile: 2 n cycles.
+
+    n if one of the two tiles is in PSUM, or for a difference times an even number of bfloat16.
+    """
     first = operand("operand0", operand0, data)
     other = operand1.settle() if isinstance(operand1, Tensor) else None
     if other is None or other.size != data.size:
@@ -114,7 +121,9 @@ def scalar_tensor_tensor(
 
     out = dst.dtype if dst is not None else tile_dtype(dtype, promoted(data.dtype, other.dtype))
     check_bits("scalar_tensor_tensor", (op0, op1), (data, first, other), out)
-    passes = 1 if memories[0] != memories[1] else 2
+    names = [getattr(op, "__name__", "") for op in (op0, op1)]
+    fast = names == FAST_PAIR and data.dtype == other.dtype == bfloat16 and free(data.shape) % 2 == 0
+    passes = 1 if fast or memories[0] != memories[1] else 2
     return emit("scalar_tensor_tensor", chosen("scalar_tensor_tensor", engine, "vector", ("vector", "gpsimd")),
                 lambda left: passes * free(left), [data, other, *tiles], data.shape, out, compute, dst=dst, mask=mask,
                 sums=(other,) if gathers(op1) and not reverse1 else ())  # fmt: skip
@@ -126,13 +135,18 @@ def tensor_tensor_scan(
     reverse1: bool = False, *, dtype: Any = None, mask: Any = None,
 ) -> Any:  # fmt: skip
     """y[i] = op1(op0(data0[i], y[i - 1]), data1[i]) along the free axis, y[-1] = initial: 2 n cycles."""
+    if data0.settle().shape[0] != data1.settle().shape[0] or data0.size != data1.size:
+        raise UsageError(f"tensor_tensor_scan: shapes {list(data0.shape)} and {list(data1.shape)} differ")
+    if sizes_of(data0, data1) == ("psum", "psum"):
+        raise UsageError("tensor_tensor_scan: both operands are in PSUM, one at most may be: copy one of them to SBUF")
     start = operand("initial", initial, data0)
     apply0, apply1 = resolve("tensor_tensor_scan", op0, 2), resolve("tensor_tensor_scan", op1, 2)
     tiles, arrays = spread([start], data0)
 
     def compute(a: np.ndarray, b: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
         (first,) = arrays(*numbers)
-        y = np.broadcast_to(np.asarray(first, np.float32), (a.shape[0], 1))[:, 0]
+        a, b = (part.reshape(len(part), -1) for part in (a, b))
+        y = np.broadcast_to(np.asarray(first, np.float32).reshape(-1, 1), (len(a), 1))[:, 0]
         result = np.empty(a.shape, np.float32)
         for at in range(a.shape[1]):
             y = apply0(y, a[:, at]) if reverse0 else apply0(a[:, at], y)
@@ -140,9 +154,9 @@ def tensor_tensor_scan(
             result[:, at] = y
         return result
 
-    out = dst.dtype if dst is not None else tile_dtype(dtype, data0.dtype)
+    out = dst.dtype if dst is not None else tile_dtype(dtype, promoted(data0.dtype, data1.dtype))
     vector = session().core.vector
-    return emit("tensor_tensor_scan", vector, lambda left: 2 * free(left), [data0.settle(), data1.settle(), *tiles],
+    return emit("tensor_tensor_scan", vector, lambda left: 2 * free(left), [data0, data1, *tiles],
                 data0.shape, out, compute, dst=dst, mask=mask)  # fmt: skip
 
 
@@ -153,46 +167,28 @@ def tensor_scalar_reduce(
 ) -> Any:  # fmt: skip
     """tensor_scalar, and its reduction along the free axes into reduce_res [p, 1]: n + `least_cycles` cycles."""
     core = session().core
-    result = tensor_scalar(dst, data, op0, operand0, reverse0, dtype=dtype, mask=mask) if dst is not None else (
-        tensor_scalar(data, op0, operand0, reverse0, dtype=dtype, mask=mask))  # fmt: skip
-    first = operand("operand0", operand0, data)
-    apply0, reduce = resolve("tensor_scalar_reduce", op0, 2), reducing("tensor_scalar_reduce", reduce_op)
+    first, apply0 = operand("operand0", operand0, data), resolve("tensor_scalar_reduce", op0, 2)
     tiles, arrays = spread([first], data)
 
-    def total(x: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
+    def compute(x: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
         (a,) = arrays(*numbers)
-        y = apply0(a, x) if reverse0 else apply0(x, a)
-        return np.asarray(reduce.reduce(np.asarray(y).reshape(len(x), -1), axis=1, keepdims=True))
+        return np.asarray(apply0(a, x) if reverse0 else apply0(x, a))
 
-    return also(result, dst, core.vector, [data, *tiles], reduce_res, total, mask)
-
-
-def also(result: Any, dst: Any, engine: Any, reads: list[Tensor], into: Tensor, total: Any, mask: Any) -> Any:
-    """After an instruction, what it has reduced: read from the engine's registers, `least_cycles` cycles."""
-    rows = reads[0].shape[0]
-
-    def second() -> None:
-        emit("read sums", engine, lambda _: 0, reads, (rows, 1), into.dtype, total, dst=into, mask=mask,
-             over=reads[0].shape, result_extents=lambda left: (left[0], 1))  # fmt: skip
-
-    if dst is not None:
-        second()
-        return result
-    first = result.pending
-
-    def run(target: Tensor, add: bool) -> None:
-        first(target, add)
-        second()
-
-    result.pending = run
-    return result
+    out = dst.dtype if dst is not None else tile_dtype(dtype, data.dtype)
+    check_bits("tensor_scalar_reduce", (op0,), (data, first), out)
+    total = gathering("tensor_scalar_reduce", core.vector, data, reduce_op, cmd.reset_reduce, reduce_res, mask)
+    result = emit("tensor_scalar", core.vector, free, [data.settle(), *tiles], data.shape, out, total.beside(compute),
+                  dst=dst, mask=mask)  # fmt: skip
+    return total.then(result, dst)
 
 
 @both(tensors=2)
 def tensor_copy_predicated(
     dst: Tensor | None, src: Any, predicate: Tensor, *, dtype: Any = None, mask: Any = None, reverse_pred: bool = False
 ) -> Any:
-    """dst where predicate is zero keeps what it has, elsewhere src: n cycles."""
+    """dst where predicate is zero keeps what it has, elsewhere src: 2 n cycles; n if something is in PSUM, or src is a
+    number.
+    """
     if dst is None:
         raise UsageError("tensor_copy_predicated changes dst: name it")
     check_number("src of tensor_copy_predicated", src)
@@ -209,8 +205,9 @@ def tensor_copy_predicated(
             taken = taken.reshape(*taken.shape, *(1,) * (old.ndim - taken.ndim))
         return np.where(taken, new[0].reshape(old.shape) if new else np.float32(src), old)
 
-    return emit("tensor_copy_predicated", session().core.vector, free, reads, dst.shape, dst.dtype, compute, dst=dst,
-                mask=mask, sums=(dst,))  # fmt: skip
+    passes = 2 if isinstance(src, Tensor) and set(sizes_of(*reads)) == {"sbuf"} else 1
+    return emit("tensor_copy_predicated", session().core.vector, lambda left: passes * free(left), reads, dst.shape,
+                dst.dtype, compute, dst=dst, mask=mask, sums=(dst,))  # fmt: skip
 
 
 def _leaves_whole_numbers(op: Any, *values: Any) -> bool:

@@ -100,14 +100,16 @@ def slice_(self: Tensor, dim: int, start: int, end: int, step: int = 1) -> Tenso
 def select(self: Tensor, dim: int, index: Any) -> Tensor:
     """One element of an axis, which goes; by a number, or by a tile [1, 1] with one in it."""
     at = dim % len(self.shape)
-    return self[(slice(None),) * at + (index.as_index() if isinstance(index, Tensor) else index,)]
+    return self[(slice(None),) * at + (index,)]
 
 
 def vector_select(self: Tensor, dim: int, vector_offset: Tensor) -> Tensor:
     """Rows of a tensor of HBM by a tile of indices [p, 1], one for each partition of the result."""
     if dim or self.settle().buffer.on_chip:
         raise UsageError("vector_select takes axis 0 of a tensor of HBM")
-    picked = self[(vector_offset.reshape((vector_offset.shape[0], 1)).as_index().reshape(-1),)]
+    offsets = vector_offset.reshape((vector_offset.shape[0], 1))
+    picked = self[(offsets.as_index().reshape(-1),)]
+    picked.indices = (*picked.indices, offsets.in_store())
     return picked
 
 

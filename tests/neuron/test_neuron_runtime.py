@@ -210,6 +210,8 @@ def test_two_dtypes_give_float32_and_dtype_overrides() -> None:
     assert as_tile(a + b).dtype == nl.float32
     assert as_tile(nl.add(a, b, dtype=nl.float16)).dtype == nl.float16
     assert as_tile(nl.exp(a, dtype="float32")).dtype == nl.float32
+    whole = nl.load(core.tensor_of(np.array([[1, 2]]), nl.uint8))
+    assert values(nl.mean(whole)).tolist() == [[1.5]]  # of whole numbers a mean is none
 
 
 @pytest.mark.parametrize("axis, shape", [(None, (6, 1)), ([1, 2], (6, 1)), (2, (6, 4)), (-1, (6, 4))])

@@ -100,6 +100,80 @@ def _middle(x):
     nisa.tensor_reduce(dst=total, op=nl.add, data=nl.load(x).reshape((128, 4, 64)), axis=1)
 
 
+def _before_the_first(x):
+    nl.copy(nl.load(x)[:, -1]).settle()
+
+
+def _behind_the_last(x):
+    nl.copy(nl.load(x)[:, 256]).settle()
+
+
+def _pattern_behind_a_slice(x):
+    nl.load(x)[64:128, 128:256].ap([[256, 64], [1, 129]])
+
+
+def _pattern_backwards(x):
+    nl.load(x).ap([[256, 128], [-1, 2]])
+
+
+def _onto_nothing(x):
+    tile, total = nl.load(x[:, 0:128]), nl.ndarray((128, 128), nl.float32, nl.psum)
+    nisa.nc_matmul(total, tile, tile, accumulate=True)
+
+
+def _triangle(x):
+    i, j = nl.mgrid[0:128, 0:256]
+    nl.sum(nl.load(x), axis=1, mask=j <= i).settle()
+
+
+def _down_to_across(x):
+    row = nl.ndarray((1, 128), nl.float32, nl.sbuf)
+    row[...] = nl.sum(nl.load(x), axis=1)
+
+
+def _scan_of_two_lengths(x):
+    tile = nl.load(x)
+    nisa.tensor_tensor_scan(tile[:, 0:8], tile, initial=0, op0=nl.add, op1=nl.add).settle()
+
+
+def _four_values(x):
+    tile = nl.load(x)
+    nisa.nc_find_index8(data=tile, vals=tile[:, 0:4]).settle()
+
+
+def _added_to_nothing(x):
+    out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
+    nisa.dma_copy(dst=out, src=x, dst_rmw_op=nl.add)
+
+
+def _sum_half_there(x):
+    tile, total = nl.load(x[:, 0:128]), nl.ndarray((128, 128), nl.float32, nl.psum)
+    nisa.nc_matmul(total[:, 0:32], tile, tile[:, 0:32])
+    nisa.nc_matmul(total, tile, tile)
+
+
+def _narrow_sum(x):
+    tile, total = nl.load(x[:, 0:128]), nl.ndarray((128, 128), nl.bfloat16, nl.psum)
+    nisa.nc_matmul(total, tile, tile)
+
+
+def _other_axes(x):
+    nisa.dma_transpose(x.reshape((128, 16, 16)), axes=(0, 2, 1))
+
+
+def _short_pattern(x):
+    nisa.iota(dst=nl.ndarray((4, 8), nl.int32, nl.sbuf), pattern=[[1, 7]], offset=0)
+
+
+def _narrow_condition(x):
+    tile = nl.load(x)
+    nl.where(tile[:, 0:1] > 0, tile, 0.0).settle()
+
+
+def _times_an_array(x):
+    (nl.load(x) * np.ones(256, np.float32)).settle()
+
+
 def _used_later(x):
     tall = nl.load(x.reshape((256, 128)))
     for _ in range(20):
@@ -114,6 +188,25 @@ def _used_later(x):
         (_every_other, "activation: an operand takes one partition in 2"),
         (_bits_of_floats, "operators of bits take and give whole numbers, not float32"),
         (_bits_and_sums, "one operator is of bits, the other arithmetic"),
+        (
+            _triangle,
+            "tensor_reduce: its mask leaves no rectangle, and its result has another shape: set what it leaves",
+        ),
+        (_before_the_first, "an index reaches -1 on an axis of 256"),
+        (_behind_the_last, "an index reaches 256 on an axis of 256"),
+        (_pattern_behind_a_slice, "from 16512 on reaches elements 16512 to 32768 of 32768"),
+        (_pattern_backwards, "from 0 on reaches elements -1 to 32512 of 32768"),
+        (_onto_nothing, "nc_matmul, with accumulate=True, reads [128, 128] of psum that was never written"),
+        (_down_to_across, "a result of shape [128, 1] does not fit a tile of shape [1, 128]"),
+        (_scan_of_two_lengths, "tensor_tensor_scan: shapes [128, 8] and [128, 256] differ"),
+        (_four_values, "nc_find_index8: vals has shape [128, 4]; it takes [128, 8]"),
+        (_added_to_nothing, "a DMA with dst_rmw_op reads [128, 256] of hbm that was never written"),
+        (_sum_half_there, "matmul, which adds, reads [128, 128] of psum that was never written (12288 of 16384 "),
+        (_narrow_sum, "nc_matmul: sums in PSUM are float32, not bfloat16: copy the sum"),
+        (_other_axes, "dma_transpose: axes is (0, 2, 1); it is (1, 0), (2, 1, 0) or (3, 1, 2, 0)"),
+        (_short_pattern, "iota: the pattern [[1, 7]] has 7 elements, a partition of dst 8"),
+        (_narrow_condition, "x of nl.where has shape [128, 256], its condition [128, 1]: repeat the condition"),
+        (_times_an_array, "it is a number or a tile [128, 1]"),
         (_middle, "tensor_reduce: axis 1 of [128, 4, 64]; it reduces the last axes"),
         (_used_later, "has 256 partitions, 128 at most"),
         (_half_written, "was not written: 12800 of 32768 elements"),
@@ -180,6 +273,10 @@ def test_outside_of_a_kernel_and_wide_numbers() -> None:
         nl.ndarray((128, 4), dtype=nl.float32)
     with pytest.raises(MeshrtError, match="float64"):
         launched(_half_written, X.astype(np.float64))
+    with pytest.raises(UsageError, match=r"shape \[2, 2\] is int64, and 8589934597 is beyond int32"):
+        launched(_half_written, np.full((2, 2), 2**33 + 5))
+    with pytest.raises(UsageError, match=r"shape \[0, 4\] has no elements"):
+        launched(_half_written, X[:0, :4])
 
 
 def _carried(loop: Any) -> Callable[..., Any]:
@@ -337,6 +434,30 @@ def test_a_grid_has_whole_numbers_of_programs(grid: Any, message: str) -> None:
         nki.jit(_same)[grid](X)
     with pytest.raises(UsageError, match="cores= is 0; it starts at 1"):
         nki.simulate(_same, cores=0)(X)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reorder": "no"}, "reorder= is 'no'; it is True or False"),
+        ({"show": "no"}, "show= is 'no'; it is True or False"),
+        ({"trace": 5}, "trace= is 5; it names a file"),
+        ({"trace": "/nowhere/at/all.json"}, "trace= /nowhere/at/all.json: there is no folder"),
+    ],
+)
+def test_options_of_another_kind_are_told_before_anything_runs(options: dict[str, Any], message: str) -> None:
+    def ran(x):
+        raise AssertionError
+
+    with pytest.raises(UsageError, match=message):
+        nki.simulate(nki.jit(ran), **options)(X)
+
+
+def test_a_grid_in_a_kernel_is_refused() -> None:
+    inner = nki.jit(_same)
+    assert (launched(lambda x: inner(x), X) == X).all()
+    with pytest.raises(UsageError, match=r"_same has a grid, \(2,\), and is called in a kernel"):
+        launched(lambda x: inner[2](x), X)
 
 
 def test_cores_alone_are_an_axis_and_simulate_keeps_a_kernels_grid(capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,6 +131,56 @@ def test_every_instruction_waits_for_the_bytes_that_it_touches(monkeypatch: pyte
     assert sum(core.seen for core in made) > 60
 
 
+@pytest.mark.parametrize(
+    ("dtype", "op", "psum", "number", "passes"),
+    [
+        (nl.bfloat16, nl.multiply, False, False, (1, 2)), (nl.bfloat16, nl.add, False, True, (2, 1)),
+        (nl.float32, nl.multiply, False, True, (2, 1)), (nl.float32, nl.multiply, True, False, (1, 1)),
+    ],
+)  # fmt: skip
+def test_cycles_of_two_operators_and_of_a_predicated_copy(
+    dtype: Any, op: Any, psum: bool, number: bool, passes: tuple[int, int]
+) -> None:
+    def kernel() -> None:
+        tile = nl.full((32, 100), 2.0, dtype, nl.psum if psum else nl.sbuf)
+        other, to = nl.full((32, 100), 3.0, dtype, nl.sbuf), nl.full((32, 100), 0.0, dtype, nl.sbuf)
+        chosen = nl.full((32, 100), 1, nl.uint8, nl.sbuf)
+        nisa.scalar_tensor_tensor(dst=to, data=tile, op0=nl.subtract, operand0=1.0, op1=op, operand1=other)
+        nisa.tensor_copy_predicated(dst=to, src=5.0 if number else tile, predicate=chosen)
+
+    jitted = nki.jit(kernel)
+    nki.simulate(jitted, show=False)()
+    assert jitted.report is not None
+    sets = 3 * 100 + max(64, 100 / (2 if dtype == nl.bfloat16 else 1))  # zeros of 16 bits take half
+    cycles = TRN1.vector_hz * jitted.report["engines"]["vector"]["busy_seconds"]
+    assert cycles == pytest.approx(sets + 100 * sum(passes))
+
+
+@pytest.mark.parametrize("way", ["array", "slice", "vector"])
+def test_what_a_tile_picks_waits_for_the_tile(way: str) -> None:
+    """Three transfers one after the other, each 1.3 us from what it waits for: the indices, the rows, the result."""
+
+    def kernel(table: Any, places: Any) -> Any:
+        rows = places.shape[0] if way != "slice" else 8
+        out = nl.ndarray((rows, 16), table.dtype, buffer=nl.shared_hbm)
+        index, tile = nl.load(places), nl.ndarray((rows, 16), table.dtype, buffer=nl.sbuf)
+        if way == "array":
+            tile[...] = nl.load(table[index, nl.arange(16)[None, :]])
+        elif way == "slice":
+            tile[...] = nl.load(table[nl.ds(index[0:1, 0:1], 8), :])
+        else:
+            nisa.dma_copy(dst=tile, src=table.vector_select(0, index))
+        nl.store(out, tile)
+        return out
+
+    table, places = np.arange(640, dtype=np.float32).reshape(40, 16), np.array([[7], [3], [20], [0]], np.int32)
+    jitted = nki.jit(kernel)
+    got = nki.simulate(jitted, show=False)(table, places)
+    assert (got == (table[7:15] if way == "slice" else table[places[:, 0]])).all() and jitted.report is not None
+    seconds = jitted.report["critical_path"]["seconds"]
+    assert 3 * TRN1.dma_start_seconds < seconds < 3 * TRN1.dma_start_seconds + 1e-7
+
+
 @settings(max_examples=examples(200))
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 30)), min_size=1, max_size=3), st.integers(0, 20),

@@ -64,6 +64,7 @@ NEURON = [
     ("xuv", {"kernel": "dense", "m": 200, "k": 256, "n": 300, "cores": 3}),
     ("xuv", {"kernel": "fused", **XUV, "cores": 1, "dtype": "float32", "payload": False}),
     *(("llama", {**TINY, "cores": cores}) for cores in (1, 4)),
+    ("llama", {**TINY, "model": "llama3.2-1b", "layers": 1, "payload": False, "cores": 32}),
     ("llama", {**TINY, "cores": 2, "dtype": "float32"}),
     ("llama", {"model": "llama3.2-1b", "cores": 4, **SHAPE}),
 ]
