@@ -49,7 +49,8 @@ CHEATS = {
     "line 13: uses .control": BEGIN + "    block.control.allreduce(1)\n    return {}\n",
     "line 1: imports from meshrt.mesh.wires.software": "from meshrt.mesh.wires.software import run, stage\n" + BEGIN
     + "    return {}\n",
-    "work of -12000 cycles": BEGIN + "    block.scalar(divisions=-200)\n    return {}\n",
+    "`divisions` is -200": BEGIN + "    block.scalar(divisions=-200)\n    return {}\n",
+    "cycles: what a core does takes no less than 0": BEGIN + "    block.step(-1)\n    return {}\n",
     "work of nan cycles": BEGIN + "    block.step(float('nan'))\n    return {}\n",
     "work of -5 multiply-accumulates": BEGIN + "    block.work(np.int64(-5))\n    return {}\n",
     # what a program that searches might come upon
