@@ -7,6 +7,7 @@ and as JSON the grids alone.
 import csv
 import io
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -39,7 +40,10 @@ class Grid:
 
 
 def put(parts: Iterable[str | Grid], form: str = "table") -> None:
-    """Print texts and tables in the order in which they come; JSON, which is one list of all rows, at the end."""
+    """Print texts and tables in the order in which they come; JSON, which is one list of all rows, at the end.
+
+    A file or a pipe has them when this returns: what comes next may take hours.
+    """
     records: list[dict[str, Any]] = []
     before: str | Grid | None = None
     for part in parts:
@@ -64,6 +68,7 @@ def put(parts: Iterable[str | Grid], form: str = "table") -> None:
             records += [dict(zip(header, row, strict=True)) for row in rows]
     if form == "json":
         print(json.dumps(records, indent=1))
+    sys.stdout.flush()
 
 
 def print_grid(header: Sequence[str], rows: Sequence[Sequence[Any]], form: str = "table") -> None:

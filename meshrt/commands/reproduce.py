@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +17,10 @@ from meshrt.ranks import failure
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
+    from meshrt.ranks.console import Console
     from meshrt.studies.grid import Grid
+
+FOR_PEOPLE = ("table", "md")  # forms that are read as they come; the others are of all tables
 
 cache = click.option(
     "--cache",
@@ -80,11 +84,11 @@ def reproduce_waferllm(
     machine = find_device(device, call_cycles=call_cycles)
     document = study.reproduce(
         comm, console, names, machine, open_store(cache, "waferllm"), systems=systems, models=models,
-        show=print_part if console.loud and form == "table" else None,
+        show=as_they_come(console, form, print_part),
     )  # fmt: skip
     if comm.rank == 0:
         written = study.write_files(document, csv_folder, png_folder)
-        _deliver(document, written, (summary if form == "table" else said)(document), form, json_path, quiet)
+        _deliver(document, written, (summary if form in FOR_PEOPLE else said)(document), form, json_path, quiet)
     return 0
 
 
@@ -133,11 +137,11 @@ def reproduce_neuronmm(
     check_outputs(csv_folder, png_folder)
     console = shared.start(comm, json_path, quiet, form=form)
     machine, folder = find_neuron_device(device), None if kernels is None else Path(kernels)
-    show = print_part if console.loud and form == "table" else None
+    show = as_they_come(console, form, print_part)
     document = study.reproduce(comm, console, names, machine, study.open_runs(cache), folder, show, reorder)
     if comm.rank == 0:
         written = study.write_files(document, csv_folder, png_folder)
-        _deliver(document, written, (summary if form == "table" else said)(document), form, json_path, quiet)
+        _deliver(document, written, (summary if form in FOR_PEOPLE else said)(document), form, json_path, quiet)
     return 0
 
 
@@ -167,10 +171,10 @@ def reproduce_arm(
     names = _chosen("table", tables, study.NAMES)
     check_outputs(csv_folder, None)
     console = shared.start(comm, json_path, quiet, form=form)
-    show = study.print_part if console.loud and form == "table" else None
+    show = as_they_come(console, form, study.print_part)
     document = study.reproduce(comm, console, names, study.open_runs(cache), show)
     if comm.rank == 0:
-        parts = study.summary(document) if form == "table" else study.said(document)
+        parts = study.summary(document) if form in FOR_PEOPLE else study.said(document)
         _deliver(document, study.write_files(document, csv_folder), parts, form, json_path, quiet)
     return 0
 
@@ -201,10 +205,10 @@ def reproduce_deinfer(
     names = _chosen("table or figure", tables, study.NAMES)
     check_outputs(csv_folder, None)
     console = shared.start(comm, json_path, quiet, form=form)
-    show = study.print_part if console.loud and form == "table" else None
+    show = as_they_come(console, form, study.print_part)
     document = study.reproduce(comm, console, names, open_store(cache, "deinfer"), show)
     if comm.rank == 0:
-        parts = study.summary(document) if form == "table" else study.said(document)
+        parts = study.summary(document) if form in FOR_PEOPLE else study.said(document)
         _deliver(document, study.write_files(document, csv_folder), parts, form, json_path, quiet)
     return 0
 
@@ -246,9 +250,9 @@ def reproduce_milo(
     check_outputs(csv_folder, None)
     console = shared.start(comm, json_path, quiet, form=form)
     kept = open_kept(cache, held_out_stories)
-    document = study.reproduce(comm, console, names, kept, print_part if console.loud and form == "table" else None)
+    document = study.reproduce(comm, console, names, kept, as_they_come(console, form, print_part))
     if comm.rank == 0:
-        parts = claims(document) if form == "table" else said(document, names)
+        parts = claims(document) if form in FOR_PEOPLE else said(document, names)
         _deliver(document, study.write_files(document, csv_folder), parts, form, json_path, quiet)
     return 0
 
@@ -265,6 +269,11 @@ def _chosen(kind: str, chosen: tuple[str, ...], there_are: tuple[str, ...]) -> t
         way_out = all_of_them if wrong[0].isdigit() else nearest(wrong[0], there_are, all_of_them)
         raise UsageError(f"no {kind} {wrong[0]!r}; {way_out}")
     return tuple(dict.fromkeys(chosen)) or there_are
+
+
+def as_they_come(console: Console, form: str, print_part: Callable[..., None]) -> Callable[..., None] | None:
+    """What prints each table as soon as it is done; None where a program reads all of them at the end, or nobody."""
+    return partial(print_part, form=form) if console.loud and form in FOR_PEOPLE else None
 
 
 def _deliver(

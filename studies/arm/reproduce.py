@@ -58,9 +58,9 @@ def write_files(report: dict[str, Any], csv: str | None) -> list[str]:
     return [f"{csv}/tables.csv"]
 
 
-def print_part(report: dict[str, Any], name: str) -> None:
+def print_part(report: dict[str, Any], name: str, form: str = "table") -> None:
     """One table."""
-    put(["", _grid([row for row in report["rows"] if row["table"] == name])])
+    put(["", _grid([row for row in report["rows"] if row["table"] == name])], form)
 
 
 def said(report: dict[str, Any]) -> Iterator[str | Grid]:

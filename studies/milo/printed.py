@@ -10,8 +10,8 @@ from meshrt.studies.waferllm.printed import number, short_ratio, table
 Row = dict[str, Any]
 
 
-def print_part(report: dict[str, Any], name: str) -> None:
-    put(part(report, name))
+def print_part(report: dict[str, Any], name: str, form: str = "table") -> None:
+    put(part(report, name), form)
 
 
 def print_claims(report: dict[str, Any]) -> None:

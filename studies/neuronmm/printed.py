@@ -13,8 +13,8 @@ def print_reproduction(report: dict[str, Any], form: str = "table") -> None:
     put(said(report), form)
 
 
-def print_part(report: dict[str, Any], name: str) -> None:
-    put(part(report, name))
+def print_part(report: dict[str, Any], name: str, form: str = "table") -> None:
+    put(part(report, name), form)
 
 
 def said(report: dict[str, Any]) -> Iterator[str | Grid]:

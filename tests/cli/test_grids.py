@@ -23,7 +23,9 @@ from mpi_jobs import Finished, child_environment
 
 from meshrt.cli import cli
 from meshrt.columns import Screen, laid_out
-from meshrt.studies.grid import Cell, Grid, put
+from meshrt.commands.reproduce import as_they_come
+from meshrt.ranks.console import Console
+from meshrt.studies.grid import FORMS, Cell, Grid, put
 
 ROOT = Path(__file__).parents[2]
 SMALL = "--m 12 --k 12 --n 12 --mesh 4x4"
@@ -116,6 +118,26 @@ def test_a_long_message_is_wrapped_on_a_terminal_and_a_line_elsewhere(
     assert code == 3 and line.count("\n") == 1 and all(part in line for part in ("160000000", "49152", "larger --mesh"))
     assert max(map(len, screen.splitlines())) <= columns
     assert screen.split() == line.replace("; does not fit", " does not fit").split()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_has_a_table_before_the_next_is_begun(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is stopped, and one of hours, would else have shown none of what was done."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written))
+    put([Grid(("tokens",), [[31]])], form)
+    assert b"31" in written.getvalue()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_tables_that_are_read_are_printed_as_they_come(form: str) -> None:
+    """A program gets all of a reproduction at its end, and a run that is quiet shows none."""
+    shown = []
+    show = as_they_come(Console(loud=True), form, lambda report, name, form: shown.append((report[name], form)))
+    if show is not None:
+        show({"3": "done"}, "3")
+    assert shown == ([("done", form)] if form in ("table", "md") else [])
+    assert as_they_come(Console(loud=False), form, print) is None
 
 
 @pytest.mark.sample(8)
