@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from meshrt.emulate import run, sweep
-    from meshrt.fitting import Fit, fit
-    from meshrt.report import Report
+    from meshrt.fitting.fit import Fit, fit
+    from meshrt.reports.report import Report
 
 __all__ = ["Fit", "Report", "__version__", "fit", "run", "sweep"]
-_HOMES = {"Report": "meshrt.report", "Fit": "meshrt.fitting", "fit": "meshrt.fitting"}
+_HOMES = {"Report": "meshrt.reports.report", "Fit": "meshrt.fitting.fit", "fit": "meshrt.fitting.fit"}
 
 outside.watch()
 

@@ -20,8 +20,8 @@ from meshrt.ranks import host, launcher, outside
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
-from meshrt.report import Report, gather_report
-from meshrt.several import Runs, one_report
+from meshrt.reports.parts import Runs, one_report
+from meshrt.reports.report import Report, gather_report
 from meshrt.version import __version__
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _reported(program: Program, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advice(program: Program, arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    from meshrt.fitting import advice  # of runs that did not fit alone
+    from meshrt.fitting.fit import advice  # of runs that did not fit alone
 
     return advice(program, arguments, settings)
 

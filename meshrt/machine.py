@@ -15,7 +15,7 @@ A machine is a folder of meshrt/ with a file machine.py in it, found by its name
     title(report), rows(report)                                    how a person reads that
     fullest(machine)                                               of those with a memory each: `Held`, of this rank's
     with_memory(settings, nbytes)                                  options for devices with so much
-    ceilings(report, part)                                         what it can do at most: meshrt/ceilings.py
+    ceilings(report, part)                                         what it can do at most: meshrt/reports/ceilings.py
 """
 
 import importlib

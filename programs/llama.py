@@ -21,7 +21,7 @@ from meshrt.programs.mesh.options import MeshOptions, check_how
 from meshrt.programs.mesh.quantized import check_quantized, told, with_activations
 from meshrt.programs.quantizing import CompensatedOptions, quantized_by_shape
 from meshrt.programs.storage import storage_type
-from meshrt.several import Runs
+from meshrt.reports.parts import Runs
 
 MESH = (8, 8)
 

@@ -5,7 +5,7 @@ Those that are inner are printed with `run --verbose` alone; the JSON has all. A
 
 from collections.abc import Collection
 
-from meshrt.fields import DECLARED, INNER, Field, rows
+from meshrt.reports.fields import DECLARED, INNER, Field, rows
 
 
 def known(source: str, **results: tuple[object, ...]) -> dict[str, Field]:

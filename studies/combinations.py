@@ -9,7 +9,7 @@ from meshrt.errors import UsageError, nearest
 from meshrt.machine import find_machine
 from meshrt.program import load_program, named, settings_of
 from meshrt.ranks.files import check_target, write_file
-from meshrt.report import Report
+from meshrt.reports.report import Report
 from meshrt.studies.bounds import find_number
 from meshrt.studies.files import check_matplotlib
 from meshrt.studies.plmr.subject import value_of

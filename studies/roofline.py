@@ -12,7 +12,7 @@ from pathlib import Path
 
 from meshrt.errors import UsageError
 from meshrt.ranks.files import write_file
-from meshrt.roofline import RooflinePart
+from meshrt.reports.roofline import RooflinePart
 
 FORMATS = ("png", "svg")
 WIDTH, HEIGHT = 64, 18  # characters

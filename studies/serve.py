@@ -13,7 +13,7 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.family import read_family
 from meshrt.models.matrix import Experts
 from meshrt.ranks.console import Console
-from meshrt.report import SCHEMA
+from meshrt.reports.report import SCHEMA
 from meshrt.studies.grid import Cell, Grid, put
 from meshrt.studies.sweep import RunJob, sweep
 

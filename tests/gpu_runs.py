@@ -19,7 +19,7 @@ from meshrt.programs.gpu.serving import serve
 from meshrt.programs.gpu.steps import CacheSteps
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
-from meshrt.report import gather_report
+from meshrt.reports.report import gather_report
 
 
 class Alone:

@@ -1,4 +1,4 @@
-"""docs/api.md, from docstrings, and docs/glossary.md, from meshrt/words.py: both are written by tests/make_docs.py."""
+"""docs/api.md, from docstrings, and docs/glossary.md, from meshrt/reports/words.py; tests/make_docs.py writes both."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from importlib import import_module
 from typing import Any
 
-from meshrt.fields import KINDS
-from meshrt.words import WORDS
+from meshrt.reports.fields import KINDS
+from meshrt.reports.words import WORDS
 
 # What a user's program or script needs: a title -> modules -> names, or of a class those of its methods.
 PARTS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -139,7 +139,7 @@ def glossary() -> str:
     lines = [
         "# Glossary",
         "",
-        "Made from meshrt/words.py by tests/make_docs.py; `meshrt explain WORD` says the same.",
+        "Made from meshrt/reports/words.py by tests/make_docs.py; `meshrt explain WORD` says the same.",
         "",
     ]
     lines += ["| word | meaning |", "| --- | --- |"]

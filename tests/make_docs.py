@@ -3,7 +3,7 @@
 meshrt/schema/report.json    the JSON schema of reports, from the machines' fields.py
 docs/machine.md              its table of counters, from there as well
 docs/options.md              what every setting moves, from tests/settings.py
-docs/api.md, glossary.md     from docstrings, and from meshrt/words.py (make_api.py)
+docs/api.md, glossary.md     from docstrings, and from meshrt/reports/words.py (make_api.py)
 docs/files.md                from the first words of each file (make_files.py)
 """
 
@@ -22,12 +22,12 @@ from make_files import files
 from settings import BASE, REFUSED, ROWS, Row
 
 from meshrt.arm.device import ArmDevice
-from meshrt.fields import KINDS, MODELLED, TIMED, Field
 from meshrt.gpu.device import GpuDevice
-from meshrt.kinds import fields_of, tally_of
 from meshrt.mesh.device import Device
 from meshrt.neuron.device import NeuronDevice
 from meshrt.program import load_program
+from meshrt.reports.fields import KINDS, MODELLED, TIMED, Field
+from meshrt.reports.kinds import fields_of, tally_of
 
 ROOT = Path(__file__).parents[1]
 OF = {"mesh": Device, "neuron": NeuronDevice, "gpu": GpuDevice, "arm": ArmDevice}

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from runs import new_block
 
-from meshrt import report
 from meshrt.mesh.block import Block
 from meshrt.mesh.device import Device
 from meshrt.mesh.wires.routes import Route
 from meshrt.program import load_program
+from meshrt.reports import report
 
 STUCK_SECONDS = 3.0  # how long a rank that failed waits for others that may wait for it
 

@@ -13,7 +13,7 @@ from meshrt.mesh.presets import WSE2
 from meshrt.neuron.device import find_neuron_device
 from meshrt.program import load_program
 from meshrt.ranks.board import Board
-from meshrt.report import gather_report
+from meshrt.reports.report import gather_report
 
 MADE: list[Any] = []  # communicators of blocks, by the test that runs, on one rank
 

@@ -1,6 +1,6 @@
 """What every number of a report of Arm cores is."""
 
-from meshrt.fields import COUNTED, DECLARED, INNER, LIMIT, TIMED, TOKENS, energy, rows
+from meshrt.reports.fields import COUNTED, DECLARED, INNER, LIMIT, TIMED, TOKENS, energy, rows
 
 FIELDS = {
     **TOKENS,

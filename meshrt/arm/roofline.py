@@ -6,7 +6,7 @@ from typing import Any
 from meshrt.arm.device import ArmDevice, Cluster
 from meshrt.arm.isa import OPERATIONS
 from meshrt.arm.kernel import OTHERS
-from meshrt.ceilings import Ceilings, Level
+from meshrt.reports.ceilings import Ceilings, Level
 
 
 def ceilings(report: Mapping[str, Any], part: Mapping[str, Any]) -> Ceilings:

@@ -17,7 +17,7 @@ from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
 from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
-from meshrt.units import counted
+from meshrt.reports.units import counted
 
 PartResult = TypeVar("PartResult")
 PhaseSums = defaultdict[str, float]  # of the system: counts, bytes, seconds

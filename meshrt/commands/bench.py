@@ -82,8 +82,8 @@ def _compare(
     payload: str | None, only: tuple[str, ...], form: str, json_path: str | None, quiet: bool, **arguments: Any,
 ) -> int:  # fmt: skip
     """One rank's part of a comparison."""
-    from meshrt import report
     from meshrt.mesh.mesh import parse_mesh
+    from meshrt.reports import report
     from meshrt.studies import compare
 
     console = shared.start(comm, json_path, quiet, form=form)
@@ -144,8 +144,8 @@ def _serve(
     **arguments: Any,
 ) -> int:  # fmt: skip
     """One rank's part: each way is run whole by one rank."""
-    from meshrt import report
     from meshrt.gpu.presets import find_gpu
+    from meshrt.reports import report
     from meshrt.studies import serve as study
 
     console = shared.start(comm, json_path, quiet, form=form)

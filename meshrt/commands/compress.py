@@ -68,7 +68,6 @@ def compress(
     held_out: str | None, held_out_stories: int | None, form: str, json_path: str | None, quiet: bool,
 ) -> None:  # fmt: skip
     """Choose ranks, calibrate, factor, write, measure, tell."""
-    from meshrt import report
     from meshrt.errors import UsageError
     from meshrt.models import compress as models
     from meshrt.models.catalogue import find_model
@@ -79,6 +78,7 @@ def compress(
     from meshrt.models.tokenizer import FOR_TEXT, load_tokenizer
     from meshrt.ranks.console import make_console
     from meshrt.ranks.files import check_target
+    from meshrt.reports import report
 
     if method == "afm" and not whiten:
         raise UsageError("--no-whiten goes with --method svd: afm is about features, there is nothing to leave out")
@@ -144,8 +144,8 @@ def _perplexities(console: Console, before: Any, after: str, test: list[list[int
 
 def print_report(document: dict[str, Any], form: str) -> None:
     """A line for each matrix, then the model's sizes and perplexities."""
+    from meshrt.reports.units import size
     from meshrt.studies.grid import Cell, Grid, put
-    from meshrt.units import size
 
     def error(value: float | None) -> Cell:
         return Cell(value, "-" if value is None else f"{value:.4f}")

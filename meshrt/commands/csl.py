@@ -94,7 +94,7 @@ def _run_layout(
 
     from meshrt.csl.direct import run
     from meshrt.csl.orders import says
-    from meshrt.report import deliver_json
+    from meshrt.reports.report import deliver_json
 
     assert isinstance(layout, Path)
     report, shown = run(layout, params, arch, launch, show, seed, comm, seeds)
@@ -128,7 +128,7 @@ def _run_folder(
     from meshrt.csl import child
     from meshrt.csl.orders import OrderOutcome, compare, outcome, says
     from meshrt.errors import MeshrtError
-    from meshrt.report import deliver_json
+    from meshrt.reports.report import deliver_json
 
     assert isinstance(folder, Path)
     with TemporaryDirectory(prefix="meshrt-csl-") as made:
@@ -184,7 +184,7 @@ def check_command(
     from meshrt.csl.check import check, programs
     from meshrt.errors import UsageError
     from meshrt.ranks.files import check_target
-    from meshrt.report import deliver_json
+    from meshrt.reports.report import deliver_json
     from meshrt.studies.grid import print_grid
 
     if json_path not in (None, "-"):
@@ -239,7 +239,7 @@ def plmr_command(
     from meshrt.ranks import failure
 
     def judge(comm: Intracomm, board: object) -> int:
-        from meshrt.report import deliver_json
+        from meshrt.reports.report import deliver_json
         from meshrt.studies.bounds import keep
         from meshrt.studies.plmr import layouts, table
         from meshrt.studies.plmr.check import expected, parse_sizes

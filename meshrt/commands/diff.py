@@ -32,7 +32,7 @@ def command(
     """
     shared.refuse_ranks("two files are compared by one process")
     from meshrt.ranks.files import check_target
-    from meshrt.report import deliver_json
+    from meshrt.reports.report import deliver_json
     from meshrt.studies import bounds, differences
     from meshrt.studies.grid import print_grid
 

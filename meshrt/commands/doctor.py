@@ -14,10 +14,10 @@ import click
 )  # fmt: skip
 def command(json_path: str | None) -> None:
     """Is this machine set up for meshrt? Says what is wrong and how to mend it."""
-    from meshrt import report
     from meshrt.launch import doctor
     from meshrt.mesh.wires import core
     from meshrt.ranks.files import check_target
+    from meshrt.reports import report
 
     if json_path not in (None, "-"):
         check_target("--json", json_path)

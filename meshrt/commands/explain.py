@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from meshrt.fields import Field
+    from meshrt.reports.fields import Field
 
 
 @click.command("explain")
@@ -29,11 +29,11 @@ def command(name: str) -> None:
       meshrt explain docs/failures.md | less
     """
     from meshrt.errors import UsageError, nearest
-    from meshrt.fields import EXTRAPOLATED, HOST_FIELDS, KINDS
-    from meshrt.kinds import fields_of
     from meshrt.machine import machines
     from meshrt.programs.results import RESULTS
-    from meshrt.words import WORDS
+    from meshrt.reports.fields import EXTRAPOLATED, HOST_FIELDS, KINDS
+    from meshrt.reports.kinds import fields_of
+    from meshrt.reports.words import WORDS
 
     fields = [(machine, path, field) for machine in machines() for path, field in fields_of(machine).items()]
     query = name.strip().casefold()

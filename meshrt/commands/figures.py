@@ -179,7 +179,7 @@ def floor(ranks: int, form: str, json_path: str | None, arguments: tuple[str, ..
 
 def _alone(measure: Callable[[], tuple[Any, Callable[[], None]]], json_path: str | None) -> None:
     """Measure in this process, which is no rank itself; write what was found, and print it unless that is the JSON."""
-    from meshrt import report
+    from meshrt.reports import report
 
     try:
         shared.refuse_ranks("this measures in one process, which starts ranks itself where it measures some")
@@ -202,8 +202,8 @@ def _alone(measure: Callable[[], tuple[Any, Callable[[], None]]], json_path: str
 @click.pass_context
 def profile(context: click.Context, form: str, to: str | None, arguments: tuple[str, ...]) -> None:
     """Where the host's time goes: bench profile run gemm --mesh 64x64. Of rank 0, if there are several."""
-    from meshrt import report
     from meshrt.ranks.launcher import launched_rank
+    from meshrt.reports import report
     from meshrt.studies import hosttime
 
     if to:

@@ -45,7 +45,7 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
     @click.option("--search/--no-search", default=True, show_default=True, help="Look for what would fit.")
     @shared.form()
     def fit(search: bool, form: str, **values: Any) -> None:
-        from meshrt.fitting import fitted
+        from meshrt.fitting.fit import fitted
         from meshrt.studies.grid import print_grid
 
         arguments = fixed | {key: values.pop(key) for key in [*values] if key in own_names}

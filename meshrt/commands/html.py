@@ -26,7 +26,7 @@ def command(reports: tuple[str, ...], to: str | None) -> None:
     from pathlib import Path
 
     from meshrt.ranks.files import check_target, write_file
-    from meshrt.report import read_report
+    from meshrt.reports.report import read_report
     from meshrt.studies import maps, page
 
     path = to or str(Path(reports[0]).with_suffix(".html"))

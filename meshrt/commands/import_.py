@@ -61,13 +61,13 @@ def import_model(
     import os
     from pathlib import Path
 
-    from meshrt import report
     from meshrt.errors import UsageError
     from meshrt.models.folder import check_new_folder
     from meshrt.models.foreign.compressed import is_compressed, read_compressed
     from meshrt.models.foreign.ggufmodel import read_gguf
     from meshrt.ranks.console import make_console
     from meshrt.ranks.files import check_target
+    from meshrt.reports import report
 
     if json_path and json_path != "-":
         check_target("--json", json_path)

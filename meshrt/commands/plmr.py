@@ -51,7 +51,7 @@ def check(
     route_entries: int | None, form: str, json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part of a compliance check."""
-    from meshrt import report
+    from meshrt.reports import report
     from meshrt.studies.bounds import keep
     from meshrt.studies.plmr import check, table
     from meshrt.studies.plmr.expect import parse as bounds

@@ -121,10 +121,10 @@ class QuantizeOptions:
 
 def quantize(options: QuantizeOptions) -> None:
     """Check what was asked; then tell sizes, or quantize, write and measure."""
-    from meshrt import report
     from meshrt.models.catalogue import find_model
     from meshrt.ranks.console import make_console
     from meshrt.ranks.files import check_target
+    from meshrt.reports import report
     from meshrt.studies import quantized
 
     check(options)

@@ -281,7 +281,7 @@ def _deliver(
     quiet: bool,
 ) -> None:  # fmt: skip
     """The report, as JSON and in a form for people or programs, and the names of the files that were written."""
-    from meshrt.report import deliver_json
+    from meshrt.reports.report import deliver_json
     from meshrt.studies.grid import put
 
     deliver_json(document, json_path)

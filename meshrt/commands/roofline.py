@@ -11,8 +11,8 @@ from meshrt.commands import shared
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from meshrt.report import Report
-    from meshrt.roofline import RooflinePart
+    from meshrt.reports.report import Report
+    from meshrt.reports.roofline import RooflinePart
     from meshrt.studies.grid import Grid
 
 
@@ -40,8 +40,8 @@ def command(
       meshrt roofline *.json --plot roofs.png
     """
     from meshrt.ranks.files import check_target
-    from meshrt.report import deliver_json, read_report
-    from meshrt.roofline import document, lines, parts_of
+    from meshrt.reports.report import deliver_json, read_report
+    from meshrt.reports.roofline import document, lines, parts_of
     from meshrt.studies import roofline as pictures
     from meshrt.studies.files import write_csv
     from meshrt.studies.grid import grid_of, put
@@ -71,7 +71,7 @@ def command(
 
 def said(runs: dict[str, tuple[Report, list[RooflinePart]]], picture: bool) -> Iterator[str | Grid]:
     """A table of each run, and below it the picture if it is asked for."""
-    from meshrt.roofline import rows
+    from meshrt.reports.roofline import rows
     from meshrt.studies import roofline as pictures
     from meshrt.studies.grid import Grid
 

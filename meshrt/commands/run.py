@@ -216,10 +216,10 @@ def execute(
     tuned: bool = False, text: bool = False, all_rows: bool = False, **settings: Any,
 ) -> int:  # fmt: skip
     """One rank's part of a run, and the report."""
-    from meshrt import report
     from meshrt.emulate import emulate
     from meshrt.errors import UsageError
     from meshrt.ranks.files import check_apart, check_target
+    from meshrt.reports import report
 
     check_apart({"--json": json_path, "--html": html} | {f"--{name}": settings.get(name) for name in ("trace", "maps")})
     if quiet and all_rows:
@@ -268,8 +268,8 @@ def print_report(document: dict[str, Any], form: str, inner: Collection[str], ve
     """The result and the table, without what is inner unless that was asked for; as CSV and as JSON a row for each
     number, with all its digits.
     """
-    from meshrt import report
-    from meshrt.columns import print_words
+    from meshrt.reports import report
+    from meshrt.reports.columns import print_words
 
     if form == "table":
         report.print_result(document, () if verbose else inner)

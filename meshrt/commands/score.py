@@ -26,7 +26,7 @@ class ScoredPrograms(ProgramCommands):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         if not cmd_name.endswith(".py"):
             raise click.UsageError(f"{cmd_name!r} is no file of a program of one's own: its name ends in .py", ctx)
-        from meshrt.scoredtext import check_text
+        from meshrt.scoring.text import check_text
 
         try:
             check_text(cmd_name)  # before any of it runs
@@ -71,7 +71,7 @@ def _command(program: Program, name: str) -> click.Command:
     @click.option("--tolerance", default=1e-3, show_default=True, help="Of max_abs_error in the result.")
     @payload()
     def score(tolerance: float, payload: str, **values: Any) -> None:
-        from meshrt.scoring import score as scored
+        from meshrt.scoring.score import score as scored
 
         arguments = {key: values.pop(key) for key in [*values] if key in own_names}
         try:

@@ -88,7 +88,7 @@ def sweep(
     png: str | None, form: str, json_path: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """One rank's part of a sweep."""
-    from meshrt.report import deliver_json
+    from meshrt.reports.report import deliver_json
     from meshrt.studies import combinations
 
     axes = combinations.axes(program, on, choices)

@@ -61,7 +61,7 @@ def tune(
     form: str, json_path: str | None, quiet: bool, **limits: tuple[int, ...] | None,
 ) -> int:  # fmt: skip
     """One rank's part of a tuning."""
-    from meshrt import report
+    from meshrt.reports import report
     from meshrt.studies.tune import answers
     from meshrt.studies.tune.printed import print_answer
     from meshrt.studies.tune.search import Space
@@ -114,7 +114,7 @@ def xuv(**options: Any) -> None:
 
 def tune_xuv(comm: Intracomm, *, device: str, form: str, json_path: str | None, quiet: bool, **options: Any) -> int:
     """One rank's part of a tuning."""
-    from meshrt import report
+    from meshrt.reports import report
     from meshrt.studies.tune import xuv as study
 
     console = shared.start(comm, json_path, quiet, form=form)

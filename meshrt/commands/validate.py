@@ -57,7 +57,7 @@ def validate(
     from functools import partial
     from pathlib import Path
 
-    from meshrt.report import deliver_json
+    from meshrt.reports.report import deliver_json
     from meshrt.studies.heat import check_file
     from meshrt.studies.validate import published
     from meshrt.studies.validate import validate as study

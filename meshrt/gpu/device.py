@@ -2,9 +2,9 @@
 
 from dataclasses import fields, replace
 
-from meshrt.energy import Range, check_range
 from meshrt.errors import UsageError
 from meshrt.records import dataclass
+from meshrt.reports.energy import Range, check_range
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What every number of a report of GPUs is."""
 
-from meshrt.fields import COUNTED, DECLARED, INNER, LIMIT, TIMED, TOKENS, Field, energy, rows
+from meshrt.reports.fields import COUNTED, DECLARED, INNER, LIMIT, TIMED, TOKENS, Field, energy, rows
 
 FIELDS = {
     **TOKENS,

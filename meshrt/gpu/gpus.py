@@ -25,7 +25,7 @@ from meshrt.ranks.pairs import PairTable
 from meshrt.ranks.rings import Link, RingCollective
 from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
-from meshrt.units import counted
+from meshrt.reports.units import counted
 
 Arrays = list[np.ndarray]
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from meshrt.ceilings import Ceilings, Level
 from meshrt.gpu.device import GpuDevice, Protocol
 from meshrt.gpu.nodes import least_seconds
+from meshrt.reports.ceilings import Ceilings, Level
 
 
 def ceilings(report: Mapping[str, Any], part: Mapping[str, Any]) -> Ceilings:

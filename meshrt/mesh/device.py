@@ -3,9 +3,9 @@
 from dataclasses import fields
 from math import ceil
 
-from meshrt.energy import Range, check_range
 from meshrt.errors import UsageError
 from meshrt.records import dataclass
+from meshrt.reports.energy import Range, check_range
 
 VECTOR_OPERANDS = 3  # of an operation of a vector instruction, in memory: two are read, one is written
 COLOURS = 256  # what the one-byte colour of a header can tell apart

@@ -7,13 +7,13 @@ from functools import partial
 from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
-from meshrt.energy import PICO, Counts, PowerLoads, energy_row, with_energy
-from meshrt.kinds import TableRow, row_of
 from meshrt.machine import Measured
 from meshrt.mesh.block import Block
 from meshrt.mesh.device import Device
 from meshrt.mesh.meter import merge, summary
-from meshrt.units import short, size
+from meshrt.reports.energy import PICO, Counts, PowerLoads, energy_row, with_energy
+from meshrt.reports.kinds import TableRow, row_of
+from meshrt.reports.units import short, size
 
 
 def combine(shares: Sequence[dict[str, Any]], device: Device) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from math import inf, prod
 from typing import Any
 
-from meshrt.ceilings import Ceilings, Level
 from meshrt.mesh.device import Device
+from meshrt.reports.ceilings import Ceilings, Level
 
 LONG = 10**15  # numbers of a vector beside which the cost of its instruction is nothing
 

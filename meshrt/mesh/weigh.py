@@ -19,7 +19,7 @@ from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.records import dataclass
-from meshrt.several import Runs
+from meshrt.reports.parts import Runs
 
 
 @dataclass(frozen=True)

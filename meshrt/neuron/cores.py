@@ -20,7 +20,7 @@ from meshrt.ranks.group import Group
 from meshrt.ranks.halving import halving_sum, steps_of
 from meshrt.ranks.rings import Arrays, Link, Times, Touched
 from meshrt.records import dataclass
-from meshrt.units import counted
+from meshrt.reports.units import counted
 
 Sum = Callable[[Arrays, Times], tuple[Arrays, Times]]
 

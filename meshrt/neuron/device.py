@@ -2,9 +2,9 @@
 
 from dataclasses import fields, replace
 
-from meshrt.energy import Range, check_range
 from meshrt.errors import UsageError
 from meshrt.records import dataclass
+from meshrt.reports.energy import Range, check_range
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 MAY_BE_ZERO = ("dma_descriptor_seconds", "dma_transfer_seconds", "dma_start_seconds")

@@ -5,15 +5,15 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from meshrt.energy import PICO, Counts, PowerLoads, energy_row, with_energy
-from meshrt.kinds import TableRow, row_of
 from meshrt.machine import Measured
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NeuronDevice
 from meshrt.neuron.engines import COUNTS, NeuronPhase
 from meshrt.ranks.devicemaps import DeviceStretch, write_device_maps
-from meshrt.units import short, size
+from meshrt.reports.energy import PICO, Counts, PowerLoads, energy_row, with_energy
+from meshrt.reports.kinds import TableRow, row_of
+from meshrt.reports.units import short, size
 
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma")
 # What a map shows, its unit, and the counter that it adds up to ("sum") or has as its largest number ("max").

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from meshrt.ceilings import Ceilings, Level
 from meshrt.neuron.device import NeuronDevice
 from meshrt.ranks.halving import steps_of
+from meshrt.reports.ceilings import Ceilings, Level
 
 
 def _steps(cores: int, device: NeuronDevice) -> list[int]:

@@ -21,7 +21,7 @@ from meshrt.programs.generation.keep import open_keep
 from meshrt.programs.generation.options import GenerationOptions
 from meshrt.programs.generation.task import task_of
 from meshrt.programs.routing import Routing, imbalance, make_routing
-from meshrt.several import Runs
+from meshrt.reports.parts import Runs
 from meshrt.whole import whole
 
 MACHINE = "arm"

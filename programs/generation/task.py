@@ -12,7 +12,7 @@ from meshrt.programs.generation.options import GenerationOptions, check, check_p
 from meshrt.programs.generation.prompt import Prompt, read_prompt
 from meshrt.programs.generation.several import check_several, read_prompts
 from meshrt.records import dataclass
-from meshrt.several import Runs
+from meshrt.reports.parts import Runs
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from meshrt.programs.neuron.model import place_model
 from meshrt.programs.neuron.padding import padded
 from meshrt.programs.quantizing import QuantizingOptions, quantized_by_shape
 from meshrt.records import dataclass
-from meshrt.several import Runs
+from meshrt.reports.parts import Runs
 
 MACHINE = "neuron"
 MESH = (1, 1)

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from meshrt.ranks.console import Console
-from meshrt.report import SCHEMA
+from meshrt.reports.report import SCHEMA
 from meshrt.studies.arm.published import ERRORS, HIDDEN
 from meshrt.studies.arm.tables import TABLES, CountRow
 from meshrt.studies.files import write_csv

@@ -10,7 +10,7 @@ from meshrt.programs.arm.attention import HeadCounts, attention
 from meshrt.programs.arm.between import rms_norm, silu_times
 from meshrt.programs.arm.inputs import RowSource, quantized
 from meshrt.programs.arm.kv import ArmLayerCache
-from meshrt.report import Report
+from meshrt.reports.report import Report
 from meshrt.studies.arm.published import HEADS, HIDDEN, INNER, MODEL, POSITIONS, TOKENS
 from meshrt.studies.rows import Emulate
 from meshrt.studies.store import PENDING

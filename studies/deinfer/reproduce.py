@@ -11,7 +11,7 @@ from typing import Any
 
 from meshrt import __version__
 from meshrt.ranks.console import Console
-from meshrt.report import SCHEMA
+from meshrt.reports.report import SCHEMA
 from meshrt.studies.deinfer.figures import FIGURES, LoadPoint, claims_of, orders
 from meshrt.studies.deinfer.tables import TABLES
 from meshrt.studies.files import write_csv

@@ -10,7 +10,7 @@ from typing import Any
 
 from meshrt import __version__
 from meshrt.ranks.console import Console
-from meshrt.report import SCHEMA
+from meshrt.reports.report import SCHEMA
 from meshrt.studies.files import write_csv
 from meshrt.studies.milo import claims as milo_claims
 from meshrt.studies.milo import published, rooflines, sizes, stripes, weights

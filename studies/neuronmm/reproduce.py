@@ -15,7 +15,7 @@ from meshrt import __version__
 from meshrt.errors import UsageError
 from meshrt.neuron.device import NeuronDevice
 from meshrt.ranks.console import Console
-from meshrt.report import SCHEMA
+from meshrt.reports.report import SCHEMA
 from meshrt.studies.files import write_csv
 from meshrt.studies.neuronmm import manycores, theirs
 from meshrt.studies.neuronmm import tables as neuronmm_tables

@@ -15,7 +15,7 @@ from typing import Any
 from meshrt.errors import UsageError
 from meshrt.neuron.device import NeuronDevice
 from meshrt.ranks.console import Console
-from meshrt.several import together
+from meshrt.reports.parts import together
 from meshrt.studies.neuronmm import published
 from meshrt.studies.neuronmm.published import NAMES, PublishedKernel
 from meshrt.studies.neuronmm.tables import COLUMNS, SMALL, job, kernel_of, table3_job, times

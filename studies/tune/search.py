@@ -22,7 +22,7 @@ from meshrt.errors import UsageError
 from meshrt.mesh.mesh import Mesh
 from meshrt.programs.mesh.chunks import best_groups
 from meshrt.ranks.console import Console
-from meshrt.report import SCHEMA
+from meshrt.reports.report import SCHEMA
 from meshrt.studies.tune.pairs import Final, next_pairs, options_of, run_pairs
 from meshrt.studies.tune.trials import (
     PhaseName,

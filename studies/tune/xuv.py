@@ -12,7 +12,7 @@ from meshrt.neuron.device import MIB, NeuronDevice
 from meshrt.neuron.language import DTYPES
 from meshrt.programs.neuron.plan import KernelName, Product, Proposal, balance, least_rows, propose
 from meshrt.ranks.console import Console
-from meshrt.report import SCHEMA
+from meshrt.reports.report import SCHEMA
 from meshrt.studies.grid import Cell, Grid, put
 from meshrt.studies.sweep import Outcome, RunJob, sweep
 from meshrt.studies.waferllm.printed import table

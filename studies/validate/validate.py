@@ -11,7 +11,7 @@ import numpy as np
 from meshrt import __version__
 from meshrt.errors import UsageError, nearest
 from meshrt.ranks.console import Console
-from meshrt.report import SCHEMA
+from meshrt.reports.report import SCHEMA
 from meshrt.studies.validate.errors import Compared, by_use, errors
 from meshrt.studies.validate.kept import KeptRows, key_of
 from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind

@@ -13,7 +13,7 @@ from meshrt import __version__
 from meshrt.errors import UsageError
 from meshrt.mesh.device import Device
 from meshrt.ranks.console import Console
-from meshrt.report import SCHEMA
+from meshrt.reports.report import SCHEMA
 from meshrt.studies.files import draw, write_csv
 from meshrt.studies.rows import PaperRow, summary
 from meshrt.studies.store import RunStore

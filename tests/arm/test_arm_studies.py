@@ -19,7 +19,7 @@ from meshrt.errors import LimitError
 from meshrt.programs.arm.vectors import F32, laid, sweep, taken
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.console import Console
-from meshrt.report import Report
+from meshrt.reports.report import Report
 from meshrt.studies.arm import counts, runs, unfused
 from meshrt.studies.arm.peak import corrected
 from meshrt.studies.arm.published import BANDWIDTH, PRODUCTS, SMMLA

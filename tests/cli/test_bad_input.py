@@ -19,7 +19,7 @@ from meshrt.errors import UsageError
 from meshrt.mesh.collectives import treeplan
 from meshrt.mesh.mesh import parse_mesh
 from meshrt.ranks import causes, files, hostmemory
-from meshrt.report import write_json
+from meshrt.reports.report import write_json
 from meshrt.whole import LARGEST, whole
 
 Run = Callable[..., Any]

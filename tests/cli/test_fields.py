@@ -18,7 +18,6 @@ from measure import end, run_report
 from mpi_jobs import Finished
 from runs import new_block, run_on_arm, run_on_cores
 
-from meshrt import fields, kinds
 from meshrt.emulate import emulate
 from meshrt.machine import machines
 from meshrt.mesh.collectives.allreduce import allreduce, pattern
@@ -28,8 +27,9 @@ from meshrt.program import load_program
 from meshrt.programs.results import RESULTS, inner
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
-from meshrt.report import print_table
-from meshrt.several import hosts
+from meshrt.reports import fields, kinds
+from meshrt.reports.parts import hosts
+from meshrt.reports.report import print_table
 
 IDS = {"prompt_ids": "1,2,3,4,5", "max_new_tokens": 3, "ignore_eos": True}
 MESH_CASES: dict[str, dict[str, Any]] = {

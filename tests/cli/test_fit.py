@@ -12,7 +12,7 @@ from mpi_jobs import Finished
 
 import meshrt
 from meshrt.errors import LimitError, UsageError
-from meshrt.fitting import fitted
+from meshrt.fitting.fit import fitted
 from meshrt.program import load_program
 
 MANY = 200

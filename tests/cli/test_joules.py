@@ -12,12 +12,12 @@ from runs import run_on_arm, run_on_cores
 
 from meshrt.arm.device import ENERGY as ARM_ENERGY
 from meshrt.arm.device import N2X8
-from meshrt.energy import account
 from meshrt.errors import UsageError
 from meshrt.gpu.device import ENERGY as GPU_ENERGY
 from meshrt.gpu.presets import A800
 from meshrt.neuron.device import ENERGY as NEURON_ENERGY
 from meshrt.neuron.device import TRN1
+from meshrt.reports.energy import account
 
 IDS = {"prompt_ids": "1,2,3,4,5", "max_new_tokens": 3, "ignore_eos": True}
 

@@ -31,7 +31,7 @@ from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import make_console
 from meshrt.ranks.control import Control
-from meshrt.report import Report
+from meshrt.reports.report import Report
 
 Run = Callable[..., Any]
 SHORT = ("run", "llama-tiny", "--max-new-tokens", "4", "--prompt")

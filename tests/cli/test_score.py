@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mpi_jobs import Finished
 
-from meshrt import scoredtext
+from meshrt.scoring import text as scoredtext
 
 HALO = str(Path(__file__).parents[2] / "examples" / "halo.py")
 BEGIN = '''"""A sum along x."""
@@ -54,7 +54,7 @@ CHEATS = {
     "work of nan cycles": BEGIN + "    block.step(float('nan'))\n    return {}\n",
     "work of -5 multiply-accumulates": BEGIN + "    block.work(np.int64(-5))\n    return {}\n",
     # what a program that searches might come upon
-    "line 1: imports meshrt.scoring": "import meshrt.scoring\nmeshrt.scoring.check_text = print\n" + BEGIN
+    "line 1: imports meshrt.scoring": "from meshrt.scoring import text\ntext.check_text = print\n" + BEGIN
     + "    return {}\n",
     "line 1: imports sys from contextlib": "from contextlib import sys\n" + BEGIN + "    return {}\n",
     "line 2: uses contextlib.sys": "import contextlib\nLOADED = contextlib.sys.modules\n" + BEGIN + "    return {}\n",

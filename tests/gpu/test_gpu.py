@@ -16,7 +16,7 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.operations import add, matmul, matmuls, take
 from meshrt.gpu.presets import GPU_PRESETS, find_gpu
 from meshrt.gpu.timing import plain_seconds, products_seconds
-from meshrt.report import gather_report
+from meshrt.reports.report import gather_report
 
 
 def arrays(gpus: Gpus, *shape: int) -> list[np.ndarray]:

@@ -21,7 +21,7 @@ from meshrt.program import load_program
 from meshrt.programs.gpu.load import figures, parse_lengths, random_requests, spread
 from meshrt.programs.gpu.request import Request
 from meshrt.ranks.console import Console
-from meshrt.report import print_table
+from meshrt.reports.report import print_table
 from meshrt.studies import plan_time
 from meshrt.studies.deinfer import published as deinfer_published
 from meshrt.studies.deinfer import reproduce as deinfer

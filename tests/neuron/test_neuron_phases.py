@@ -13,7 +13,7 @@ from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import find_neuron_device
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
-from meshrt.report import gather_report
+from meshrt.reports.report import gather_report
 
 
 def new_cores(count: int, payload: bool = True) -> Cores:

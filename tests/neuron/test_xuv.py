@@ -21,7 +21,7 @@ from meshrt.programs.neuron.dense import dense, sequential
 from meshrt.programs.neuron.fused import fused
 from meshrt.programs.neuron.mlp import svd_mlp, up_gate
 from meshrt.programs.neuron.naive import naive
-from meshrt.report import print_table
+from meshrt.reports.report import print_table
 
 KERNELS = ["dense", "sequential", "naive", "fused", "upgate", "mlp"]
 ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # of rounding to so many bits

@@ -15,13 +15,13 @@ from click.testing import CliRunner, Result
 from graph_folders import lay_graph
 
 import meshrt
-from meshrt.ceilings import Ceilings, Level
 from meshrt.commands import roofline as command_file
 from meshrt.errors import UsageError
 from meshrt.machine import machines
 from meshrt.program import load_program, packaged_programs
-from meshrt.report import Report
-from meshrt.roofline import BoundError, RooflinePart, parts_of
+from meshrt.reports.ceilings import Ceilings, Level
+from meshrt.reports.report import Report
+from meshrt.reports.roofline import BoundError, RooflinePart, parts_of
 from meshrt.studies.roofline import roofs, sketch
 
 TINY = {"model": "llama-tiny", "prompt_ids": "1,2,3,4,5", "max_new_tokens": 3, "ignore_eos": True}

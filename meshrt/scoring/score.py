@@ -25,7 +25,7 @@ from meshrt.program import Program
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.records import dataclass
-from meshrt.scoredtext import check_text
+from meshrt.scoring.text import check_text
 
 TOLERANCE = 1e-3  # of max_abs_error in the result, unless --tolerance says otherwise
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from meshrt.errors import LimitError, UsageError
+from meshrt.fitting.weighing import weigh as weigh_elsewhere
 from meshrt.given import Own, options_of
 from meshrt.machine import find_machine
 from meshrt.mesh.devicefile import find_device
@@ -19,8 +20,7 @@ from meshrt.mesh.weigh import Weight
 from meshrt.mesh.weigh import weigh as weigh_of_mesh
 from meshrt.program import Program, checked_settings
 from meshrt.records import dataclass
-from meshrt.units import size
-from meshrt.weighing import weigh as weigh_elsewhere
+from meshrt.reports.units import size
 
 HOLDERS = 5  # that are named
 LONGEST_CONTEXT = 1 << 20  # tokens that are looked at

@@ -4,8 +4,8 @@ import importlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from meshrt.fields import COUNTED, DECLARED, EXTRAPOLATED, HOST, MODELLED, TIMED, Field
 from meshrt.records import dataclass
+from meshrt.reports.fields import COUNTED, DECLARED, EXTRAPOLATED, HOST, MODELLED, TIMED, Field
 
 MARKS = {  # in printed tables
     DECLARED: ("'", "declared by the program"),

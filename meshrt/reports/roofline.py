@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any
 
-from meshrt.ceilings import Ceilings
 from meshrt.errors import MeshrtError, UsageError
-from meshrt.kinds import TableRow, mark
 from meshrt.machine import find_machine
 from meshrt.records import dataclass
-from meshrt.report import Report
-from meshrt.units import rate, short, size
+from meshrt.reports.ceilings import Ceilings
+from meshrt.reports.kinds import TableRow, mark
+from meshrt.reports.report import Report
+from meshrt.reports.units import rate, short, size
 
 ROUNDING = 1e-9  # share by which sums of floats may be off
 WHOLE = "total"  # the name of the whole run in tables and the JSON

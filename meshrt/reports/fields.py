@@ -82,7 +82,7 @@ HOST_FIELDS = {  # of `host` in reports, by their paths in it; a run has those t
 
 def energy(**parts: str) -> dict[str, Field]:
     """Of machines whose device has joules: the sums, and the parts of the mean."""
-    return rows(MODELLED, "meshrt/energy.py, by the device's joules (docs/energy.md)", {
+    return rows(MODELLED, "meshrt/reports/energy.py, by the device's joules (docs/energy.md)", {
         "energy.low": ("J", "all that took energy, each with the lowest that its sources give"),
         "energy.mean": ("J", f"halfway between energy.low and energy.high: {', '.join(parts)}", "energy"),
         "energy.high": ("J", "all that took energy, each with the highest that its sources give"),

@@ -1,0 +1,1 @@
+"""What a user's own program scores, for jobs and programs that search; what cheats is refused."""
