@@ -449,7 +449,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("np.right_shift(halves, 3 * number, words)", "np.right_shift(halves, 2 * number, words)", CODES),
         ("np.left_shift(words[:, :, 2], 8, part)", "np.left_shift(words[:, :, 2], 4, part)", CODES),
     ],
-    "meshrt/ranks/pairs.py": [
+    "meshrt/groups/pairs.py": [
         ("for far in range(step, self.size)", "for far in range(1, self.size)", "test_all_to_all.py"),
         ("times[at] = max(times[at], time)", "pass", "test_all_to_all.py"),
         ("sent.hops[at] += len(parts)", "sent.hops[at] += 1", "test_all_to_all.py"),
@@ -477,7 +477,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
     "programs/gpu/pipeline.py": [
         ("max(ready - gpu.now, 0.0)", "0.0", "test_pipeline.py"),
     ],
-    "meshrt/ranks/rings.py": [
+    "meshrt/groups/rings.py": [
         ("times[at] += seconds", "pass", GPU),
         ("last = times[-1] + latency", "last = times[-1]", GPU),
         ("self.sent[at] += self._on_link[out]", "self.sent[at] += 1", GPU),

@@ -101,7 +101,7 @@ def bare(ranks: int, folder: str) -> tuple[float, float]:
     processes' processor time. MeshrtError.
     """
     mpirun = local.find_mpirun()
-    argv = [*local.mpirun_argv(ranks, mpirun), sys.executable, "-P", "-m", "meshrt.studies.bare", folder]
+    argv = [*local.mpirun_argv(ranks, mpirun), sys.executable, "-P", "-m", "meshrt.studies.bench.bare", folder]
     print(f"its messages in bare mpi4py, {ranks} rank{'s' * (ranks > 1)} ...", file=sys.stderr, flush=True)
     began, spent = perf_counter(), _spent()
     done = subprocess.run(argv, env=local.local_environment(mpirun), check=False)

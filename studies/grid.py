@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from meshrt.columns import print_columns
 from meshrt.records import dataclass
-from meshrt.reports.columns import print_columns
 
 FORMS = ("table", "csv", "md", "json")
 

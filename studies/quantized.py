@@ -21,8 +21,8 @@ from meshrt.models.reference import load_weights
 from meshrt.models.texts import SampleText
 from meshrt.models.tokenizer import FOR_TEXT, load_tokenizer
 from meshrt.ranks.console import Console
-from meshrt.reports.units import short, size
 from meshrt.studies.grid import Cell, Grid, put
+from meshrt.units import short, size
 
 
 def write(

@@ -20,7 +20,7 @@ from meshrt.program import Program, load_program, program_of
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
-from meshrt.reports.units import duration
+from meshrt.units import duration
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from meshrt.arm.isa import Array
 from meshrt.arm.kernel import KernelTally, MicroKernel, execute
 from meshrt.arm.spill import spills
 from meshrt.errors import LimitError, UsageError
-from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
+from meshrt.reports.trace import Event
 
 Team = Sequence[tuple["ArmCore", Sequence[int]]]  # the hosted cores that have a share of some work, and the units of it
 

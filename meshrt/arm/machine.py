@@ -13,9 +13,9 @@ from meshrt.options import FILE, AtLeast, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
-from meshrt.ranks.devicemaps import check_maps
 from meshrt.ranks.files import check_target
-from meshrt.ranks.trace import begin_trace, write_trace
+from meshrt.reports.devicemaps import check_maps
+from meshrt.reports.trace import begin_trace, write_trace
 
 __all__ = [
     "ONE_MEMORY", "PRESETS", "QUICK", "SHARED", "SUMMARY", "TIMELINE", "ceilings", "fullest", "gather",

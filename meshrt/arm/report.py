@@ -9,10 +9,10 @@ from typing import Any
 from meshrt.arm.device import ArmDevice
 from meshrt.arm.soc import ArmPhase, Soc
 from meshrt.machine import Measured
-from meshrt.ranks.devicemaps import DeviceStretch, write_device_maps
+from meshrt.reports.devicemaps import DeviceStretch, write_device_maps
 from meshrt.reports.energy import PICO, Counts, PowerLoads, energy_row, with_energy
 from meshrt.reports.kinds import TableRow, row_of
-from meshrt.reports.units import short, size
+from meshrt.units import short, size
 
 # What a map shows, its unit, and the counter that it adds up to.
 MAPS = {

@@ -15,9 +15,9 @@ from meshrt.errors import UsageError
 from meshrt.machine import one_phase
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
-from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
-from meshrt.reports.units import counted
+from meshrt.reports.trace import Event
+from meshrt.units import counted
 
 PartResult = TypeVar("PartResult")
 PhaseSums = defaultdict[str, float]  # of the system: counts, bytes, seconds

@@ -21,12 +21,12 @@ class Bench(click.Group):
     """`bench gemm` and the like: their options are those of the program, read off its signature when asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        from meshrt.studies.compare import COMPARISONS
+        from meshrt.studies.bench.compare import COMPARISONS
 
         return [*COMPARISONS, "serve", *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        from meshrt.studies.compare import COMPARISONS
+        from meshrt.studies.bench.compare import COMPARISONS
 
         if cmd_name == "serve":
             return _serving()
@@ -55,7 +55,7 @@ only = click.option("--only", multiple=True, metavar="NAME", help="Only this alt
 def _comparison(name: str) -> click.Command:
     """The command that sets a program's alternatives side by side."""
     from meshrt.program import load_program
-    from meshrt.studies.compare import COMPARISONS
+    from meshrt.studies.bench.compare import COMPARISONS
 
     comparison = COMPARISONS[name]
     program = load_program(comparison.program)
@@ -84,7 +84,7 @@ def _compare(
     """One rank's part of a comparison."""
     from meshrt.mesh.mesh import parse_mesh
     from meshrt.reports import report
-    from meshrt.studies import compare
+    from meshrt.studies.bench import compare
 
     console = shared.start(comm, json_path, quiet, form=form)
     document = compare.compare(
@@ -102,7 +102,7 @@ def _compare(
 def _serving() -> click.Command:
     """The command that sets ways to serve side by side; its own options are those of the program, but for the ways."""
     from meshrt.program import load_program, settings_of
-    from meshrt.studies.serve import DEFAULT, LAYOUTS, WAYS
+    from meshrt.studies.bench.serve import DEFAULT, LAYOUTS, WAYS
 
     way = shared.Name([*WAYS])
     ways = f"{'; '.join(DEFAULT)}, if keys and values are decomposed; with experts {', '.join(LAYOUTS)}"
@@ -146,7 +146,7 @@ def _serve(
     """One rank's part: each way is run whole by one rank."""
     from meshrt.gpu.presets import find_gpu
     from meshrt.reports import report
-    from meshrt.studies import serve as study
+    from meshrt.studies.bench import serve as study
 
     console = shared.start(comm, json_path, quiet, form=form)
     machine = find_gpu(device, link_rate, framework, link=link, memory_bytes=gpu_memory)

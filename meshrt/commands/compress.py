@@ -144,8 +144,8 @@ def _perplexities(console: Console, before: Any, after: str, test: list[list[int
 
 def print_report(document: dict[str, Any], form: str) -> None:
     """A line for each matrix, then the model's sizes and perplexities."""
-    from meshrt.reports.units import size
     from meshrt.studies.grid import Cell, Grid, put
+    from meshrt.units import size
 
     def error(value: float | None) -> Cell:
         return Cell(value, "-" if value is None else f"{value:.4f}")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @shared.together(shared.form(), shared.json_to("the figures"))
 def plan(model: str, tp: int, batch: int, form: str, json_path: str | None) -> None:
     """The host's time for a decoding step on GPUs, planned as it goes and replayed from a recorded plan."""
-    from meshrt.studies import plan_time as study
+    from meshrt.studies.bench import plan_time as study
 
     def measure() -> tuple[Any, Callable[[], None]]:
         savings = study.measure(model, tp, batch)
@@ -67,7 +67,7 @@ def workloads(
     takes about three minutes.
     """
     from meshrt.launch.bench import timed
-    from meshrt.studies import workloads as study
+    from meshrt.studies.bench import workloads as study
 
     def measure() -> tuple[Any, Callable[[], None]]:
         figures = study.measure(timed, only, cores or study.CORES, ranks or study.RANKS)
@@ -93,7 +93,7 @@ def workloads(
 def clock(cores: tuple[int, ...], words: tuple[int, ...], form: str, json_path: str | None) -> None:
     """The virtual clock beside a published model of reductions and broadcasts on a WSE-2."""
     from meshrt.ranks.console import make_console
-    from meshrt.studies import reduce_model as study
+    from meshrt.studies.bench import reduce_model as study
 
     def measure() -> tuple[Any, Callable[[], None]]:
         points = study.measure(cores or study.LENGTHS, words or study.WORDS, make_console(0, 1, False))
@@ -114,7 +114,7 @@ def clock(cores: tuple[int, ...], words: tuple[int, ...], form: str, json_path: 
 def scaling(side: tuple[int, ...], ranks: tuple[int, ...], edge: int, form: str, json_path: str | None) -> None:
     """The host's time over cores, 64 to 518,400, and ranks, 1 to 8, and where it goes; takes about five minutes."""
     from meshrt.launch.bench import timed
-    from meshrt.studies import scaling as study
+    from meshrt.studies.bench import scaling as study
 
     def measure() -> tuple[Any, Callable[[], None]]:
         points = study.measure(timed, side or study.SIDES, ranks or study.RANKS, edge)
@@ -135,7 +135,7 @@ def model(processors: int, latency: int, bandwidth: int, form: str, json_path: s
     about two minutes.
     """
     from meshrt.launch.bench import timed
-    from meshrt.studies import hostmodel as study
+    from meshrt.studies.bench import hostmodel as study
 
     def measure() -> tuple[Any, Callable[[], None]]:
         fitted, network = study.measure(timed), study.Network(processors, latency * 1e-9, bandwidth * 1e6)
@@ -168,7 +168,7 @@ def split(device: str, m: int, k: int, n: int, form: str, json_path: str | None)
 def floor(ranks: int, form: str, json_path: str | None, arguments: tuple[str, ...]) -> None:
     """A run's time over that of its messages in bare mpi4py: bench floor run llama-tiny."""
     from meshrt.launch.bench import bare, timed
-    from meshrt.studies import floor as study
+    from meshrt.studies.bench import floor as study
 
     def measure() -> tuple[Any, Callable[[], None]]:
         figures = study.measure(timed, bare, ranks, arguments)
@@ -204,7 +204,7 @@ def profile(context: click.Context, form: str, to: str | None, arguments: tuple[
     """Where the host's time goes: bench profile run gemm --mesh 64x64. Of rank 0, if there are several."""
     from meshrt.ranks.launcher import launched_rank
     from meshrt.reports import report
-    from meshrt.studies import hosttime
+    from meshrt.studies.bench import hosttime
 
     if to:
         from meshrt.ranks import files
@@ -228,7 +228,7 @@ def profile(context: click.Context, form: str, to: str | None, arguments: tuple[
 def messages(context: click.Context, to: str, arguments: tuple[str, ...]) -> None:
     """Write down what each rank posts and waits for: bench messages --to FOLDER run gemm. `bench floor` does it."""
     from meshrt.ranks import files
-    from meshrt.studies.messages import Recorder
+    from meshrt.studies.bench.messages import Recorder
 
     files.check_target("--to", f"{to}/0")
     recorder = Recorder()

@@ -27,7 +27,7 @@ def command(reports: tuple[str, ...], to: str | None) -> None:
 
     from meshrt.ranks.files import check_target, write_file
     from meshrt.reports.report import read_report
-    from meshrt.studies import maps, page
+    from meshrt.studies.pictures import maps, page
 
     path = to or str(Path(reports[0]).with_suffix(".html"))
     check_target("--to", path)

@@ -42,9 +42,9 @@ def command(
     from meshrt.ranks.files import check_target
     from meshrt.reports.report import deliver_json, read_report
     from meshrt.reports.roofline import document, lines, parts_of
-    from meshrt.studies import roofline as pictures
     from meshrt.studies.files import write_csv
     from meshrt.studies.grid import grid_of, put
+    from meshrt.studies.pictures import roofline as pictures
 
     shared.refuse_ranks("this reads files")
     for option, path in (("--json", json_path), ("--plot", plot), ("--csv", csv_path)):
@@ -72,8 +72,8 @@ def command(
 def said(runs: dict[str, tuple[Report, list[RooflinePart]]], picture: bool) -> Iterator[str | Grid]:
     """A table of each run, and below it the picture if it is asked for."""
     from meshrt.reports.roofline import rows
-    from meshrt.studies import roofline as pictures
     from meshrt.studies.grid import Grid
+    from meshrt.studies.pictures import roofline as pictures
 
     for at, (path, (report, parts)) in enumerate(runs.items()):
         yield f"{chr(10) * (at > 0)}{path}: {report.data['program']} on {report.data['device']['name']}"

@@ -268,8 +268,8 @@ def print_report(document: dict[str, Any], form: str, inner: Collection[str], ve
     """The result and the table, without what is inner unless that was asked for; as CSV and as JSON a row for each
     number, with all its digits.
     """
+    from meshrt.columns import print_words
     from meshrt.reports import report
-    from meshrt.reports.columns import print_words
 
     if form == "table":
         report.print_result(document, () if verbose else inner)
@@ -294,9 +294,9 @@ def _write_page(path: str, document: dict[str, Any], maps: str | None, trace: st
     import shlex
 
     from meshrt.ranks.files import write_file
-    from meshrt.studies.maps import read_maps
-    from meshrt.studies.page import PageRun, write_page
-    from meshrt.studies.traces import read_trace
+    from meshrt.studies.pictures.maps import read_maps
+    from meshrt.studies.pictures.page import PageRun, write_page
+    from meshrt.studies.pictures.traces import read_trace
 
     ranks = document["host"].get("ranks", 1)
     command = shlex.join([*(["mpirun", "-n", str(ranks)] if ranks > 1 else []), "meshrt", *sys.argv[1:]])

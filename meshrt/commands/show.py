@@ -37,7 +37,7 @@ def command(run: str, what: str | None, phase: str, site: str | None, png: str |
       meshrt show run.npz --what idle --png idle.svg
     """
     shared.refuse_ranks("one process draws a picture")
-    from meshrt.studies import heat, maps
+    from meshrt.studies.pictures import heat, maps
 
     if png is not None:
         heat.check_file("--png", png)

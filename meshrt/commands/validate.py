@@ -58,7 +58,7 @@ def validate(
     from pathlib import Path
 
     from meshrt.reports.report import deliver_json
-    from meshrt.studies.heat import check_file
+    from meshrt.studies.pictures.heat import check_file
     from meshrt.studies.validate import published
     from meshrt.studies.validate import validate as study
     from meshrt.studies.validate.kept import open_rows

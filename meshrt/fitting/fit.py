@@ -20,7 +20,7 @@ from meshrt.mesh.weigh import Weight
 from meshrt.mesh.weigh import weigh as weigh_of_mesh
 from meshrt.program import Program, checked_settings
 from meshrt.records import dataclass
-from meshrt.reports.units import size
+from meshrt.units import size
 
 HOLDERS = 5  # that are named
 LONGEST_CONTEXT = 1 << 20  # tokens that are looked at

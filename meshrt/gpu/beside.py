@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshrt.gpu.gpus import Gpus
-from meshrt.ranks.course import CollectiveCourse
-from meshrt.ranks.rings import RingCollective
-from meshrt.ranks.trace import Event
+from meshrt.groups.course import CollectiveCourse
+from meshrt.groups.rings import RingCollective
 from meshrt.records import dataclass
+from meshrt.reports.trace import Event
 
 Arrays = list[np.ndarray]
 

@@ -33,7 +33,7 @@ FIELDS = {
         "swapped_bytes": ("bytes", "cache of preempted requests that went to the host's memory, or came back"),
         "cache_blocks": ("blocks", "blocks of the low-rank cache that were copied"),
     }, scaled=True),
-    **rows(COUNTED, "meshrt/ranks/rings.py and course.py, by the steps of a collective", {
+    **rows(COUNTED, "meshrt/groups/rings.py and course.py, by the steps of a collective", {
         "collectives.*.calls": ("calls", "collectives of this kind that a GPU took part in"),
         "collectives.*.bytes.total": ("bytes", "bytes that all GPUs sent in them, in the model's dtype"),
         "collectives.*.bytes.max": ("bytes", "bytes that one GPU sent in them, the most", "*, sent by a GPU"),
@@ -57,7 +57,7 @@ FIELDS = {
         "combined_bytes": ("bytes", "what experts made of them on its way back, sent once"),
         "dropped_tokens": ("tokens", "that an expert had no room for (--capacity), each counted for each such expert"),
     }, scaled=True),
-    **rows(COUNTED, "meshrt/ranks/pairs.py, at every part", {
+    **rows(COUNTED, "meshrt/groups/pairs.py, at every part", {
         "all_to_all_parts": ("parts", "of all_to_all that GPUs sent, those that were handed on included"),
     }, scaled=True),
     **rows(COUNTED, "meshrt/gpu/memory.py, at every allocation", {

@@ -19,9 +19,9 @@ from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.memory import Budget
 from meshrt.gpu.plan import StaticPlan
 from meshrt.gpu.timing import ProductShape, RowKernel, plain_seconds, products_seconds, rows_seconds
-from meshrt.ranks.group import hollow
-from meshrt.ranks.trace import Event
+from meshrt.groups.group import hollow
 from meshrt.records import dataclass
+from meshrt.reports.trace import Event
 
 _NONE: Mapping[str, int] = MappingProxyType({})
 COMPUTED = np.dtype(np.float32)  # what numbers are computed in, whatever they are counted as

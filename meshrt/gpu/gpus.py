@@ -16,16 +16,16 @@ from meshrt.gpu.meter import GpuPhase, Reading, reading
 from meshrt.gpu.nodes import AUTO, check_nodes
 from meshrt.gpu.parts import check_parts
 from meshrt.gpu.plan import StaticPlan
+from meshrt.groups.course import CollectiveCourse
+from meshrt.groups.group import EVERY, Group, Traffic
+from meshrt.groups.pairs import PairTable
+from meshrt.groups.rings import Link, RingCollective
 from meshrt.machine import one_phase
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
-from meshrt.ranks.course import CollectiveCourse
-from meshrt.ranks.group import EVERY, Group, Traffic
-from meshrt.ranks.pairs import PairTable
-from meshrt.ranks.rings import Link, RingCollective
-from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
-from meshrt.reports.units import counted
+from meshrt.reports.trace import Event
+from meshrt.units import counted
 
 Arrays = list[np.ndarray]
 
@@ -144,7 +144,7 @@ class Gpus:
 
         `rows` [from][to], known to all; a row is `row_bytes` on a link. Where links join neighbours only, parts are
         handed on round the ring. Each GPU's protocol is the fastest for the largest of its parts. Over several nodes
-        parts may be handed on inside the node before they leave it (ranks/hierarchy.py).
+        parts may be handed on inside the node before they leave it (groups/hierarchy.py).
         """
         if self.count == 1:
             for sources, targets in zip(parts, outs, strict=True):

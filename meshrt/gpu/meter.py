@@ -4,7 +4,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from meshrt.gpu.gpu import Gpu, GpuCounters
-from meshrt.ranks.group import Traffic
+from meshrt.groups.group import Traffic
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:

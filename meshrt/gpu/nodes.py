@@ -16,13 +16,13 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.gpu.device import LINKS, GpuDevice, Protocol
 from meshrt.gpu.gpu import Gpu
+from meshrt.groups.course import BETWEEN, INSIDE, CollectiveCourse, Members, seconds_of
+from meshrt.groups.group import Group, hollow
+from meshrt.groups.hierarchy import ALGORITHMS, Steps, collective, send
+from meshrt.groups.hierarchy import all_to_all as all_to_all_steps
+from meshrt.groups.pairs import HeldParts, PairTable
+from meshrt.groups.rings import Link
 from meshrt.ranks.control import Control
-from meshrt.ranks.course import BETWEEN, INSIDE, CollectiveCourse, Members, seconds_of
-from meshrt.ranks.group import Group, hollow
-from meshrt.ranks.hierarchy import ALGORITHMS, Steps, collective, send
-from meshrt.ranks.hierarchy import all_to_all as all_to_all_steps
-from meshrt.ranks.pairs import HeldParts, PairTable
-from meshrt.ranks.rings import Link
 from meshrt.records import dataclass
 
 Arrays = list[np.ndarray]

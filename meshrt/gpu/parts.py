@@ -7,7 +7,7 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.gpu.gpu import Gpu
-from meshrt.reports.units import counted
+from meshrt.units import counted
 
 
 def check_parts(

@@ -9,10 +9,10 @@ from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.meter import reading
 from meshrt.machine import Measured
-from meshrt.ranks.devicemaps import DeviceStretch, write_device_maps
+from meshrt.reports.devicemaps import DeviceStretch, write_device_maps
 from meshrt.reports.energy import PICO, Counts, PowerLoads, energy_row, with_energy
 from meshrt.reports.kinds import TableRow, row_of
-from meshrt.reports.units import short, size
+from meshrt.units import short, size
 
 # What a map shows, its unit, and the counter that it adds up to ("sum") or has as its largest number ("max").
 MAPS = {

@@ -5,9 +5,9 @@ from typing import Any
 
 from meshrt.gpu import nodes
 from meshrt.gpu.gpus import Arrays, Gpus
-from meshrt.ranks.group import Traffic
-from meshrt.ranks.trace import Event
+from meshrt.groups.group import Traffic
 from meshrt.records import dataclass
+from meshrt.reports.trace import Event
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.meter import NUMBERS, GpuPhase
-from meshrt.ranks.group import Traffic
+from meshrt.groups.group import Traffic
 from meshrt.ranks.snapshot import Snapshot
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from meshrt.mesh.device import Device
 from meshrt.mesh.linktrace import MeshLink
 from meshrt.mesh.mesh import PORT_NAMES, STEP
-from meshrt.ranks.trace import Numbers
+from meshrt.reports.trace import Numbers
 
 if TYPE_CHECKING:
     from meshrt.mesh.exchange.retrace import Journal

@@ -18,8 +18,8 @@ from meshrt.mesh.roofline import ceilings
 from meshrt.options import FILE, AtLeast, AtMost, Choices, Listed, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
-from meshrt.ranks.devicemaps import check_maps
 from meshrt.ranks.files import check_target
+from meshrt.reports.devicemaps import check_maps
 
 __all__ = [
     "PRESETS", "SHARED", "SUMMARY", "TIMELINE", "ceilings", "gather", "open_machine", "rows", "title",

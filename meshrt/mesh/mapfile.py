@@ -18,8 +18,8 @@ from meshrt.mesh.maps import NAMES, new_maps, total
 from meshrt.mesh.mesh import PORT_NAMES, Mesh, tile_ranks
 from meshrt.mesh.meter import Segment
 from meshrt.mesh.pairs import Pairs, handed_on, merged, side_of
-from meshrt.ranks.devicemaps import unique
 from meshrt.ranks.files import write_file
+from meshrt.reports.devicemaps import unique
 
 # What a map shows, its unit, and the counter that it adds up to ("sum") or has as its largest number ("max").
 MAPS = {

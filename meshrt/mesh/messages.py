@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt.errors import UsageError
+from meshrt.groups.operations import CALC, RECEIVE, SEND, Operation, chakra, goal
 from meshrt.mesh.clock import AGAIN, TIME, Clock
 from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.itinerary import Itinerary
@@ -24,7 +25,6 @@ from meshrt.mesh.mesh import Mesh
 from meshrt.mesh.pairs import numbers, senders_and_receivers
 from meshrt.ranks.control import Control
 from meshrt.ranks.files import write_file
-from meshrt.ranks.operations import CALC, RECEIVE, SEND, Operation, chakra, goal
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:

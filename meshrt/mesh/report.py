@@ -13,7 +13,7 @@ from meshrt.mesh.device import Device
 from meshrt.mesh.meter import merge, summary
 from meshrt.reports.energy import PICO, Counts, PowerLoads, energy_row, with_energy
 from meshrt.reports.kinds import TableRow, row_of
-from meshrt.reports.units import short, size
+from meshrt.units import short, size
 
 
 def combine(shares: Sequence[dict[str, Any]], device: Device) -> dict[str, Any]:

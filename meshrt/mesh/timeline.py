@@ -18,8 +18,8 @@ from meshrt.mesh.clock import TIME, Clock
 from meshrt.mesh.device import Device
 from meshrt.mesh.mesh import Mesh
 from meshrt.ranks.control import Control
-from meshrt.ranks.trace import Numbers, rows_of, text_of, write_rows
 from meshrt.records import dataclass
+from meshrt.reports.trace import Numbers, rows_of, text_of, write_rows
 
 if TYPE_CHECKING:
     from meshrt.mesh.busylinks import LinkTrack

@@ -8,7 +8,7 @@ import numpy as np
 from meshrt.mesh.criticalpath import BlockEvents
 from meshrt.mesh.device import Device
 from meshrt.mesh.past import UNIT
-from meshrt.ranks.trace import Numbers
+from meshrt.reports.trace import Numbers
 
 TOGETHER = 512  # events whose packets are looked up in one, fewer of blocks with more than so many numbers for these
 NUMBERS = 1 << 22

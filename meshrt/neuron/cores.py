@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from meshrt.errors import UsageError
+from meshrt.groups.group import Group
+from meshrt.groups.halving import halving_sum, steps_of
+from meshrt.groups.rings import Arrays, Link, Times, Touched
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.device import NeuronDevice
 from meshrt.neuron.engines import NeuronPhase
 from meshrt.neuron.tile import Tile, new_tile
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
-from meshrt.ranks.group import Group
-from meshrt.ranks.halving import halving_sum, steps_of
-from meshrt.ranks.rings import Arrays, Link, Times, Touched
 from meshrt.records import dataclass
-from meshrt.reports.units import counted
+from meshrt.units import counted
 
 Sum = Callable[[Arrays, Times], tuple[Arrays, Times]]
 

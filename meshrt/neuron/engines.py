@@ -18,8 +18,8 @@ from meshrt.neuron.memory import Hbm, Psum, Sbuf
 from meshrt.neuron.regions import PartTimes
 from meshrt.neuron.store import Store, StoreView, check_start
 from meshrt.neuron.timeline import ComputeEngine, DmaRings, ReorderedEngine
-from meshrt.ranks.trace import Event
 from meshrt.records import dataclass
+from meshrt.reports.trace import Event
 
 COUNTS = (
     "hbm_read", "hbm_written", "spill_saved", "spill_reloaded", "dma_descriptors", "macs", "transpose_macs",

@@ -40,7 +40,7 @@ FIELDS = {
         "psum_bytes.max": ("bytes", "the same of PSUM", "PSUM"),
         "memory_bytes.max": ("bytes", "most that one core's HBM held", "HBM"),
     }),
-    **rows(COUNTED, "meshrt/ranks/rings.py, by the steps of a ring", {
+    **rows(COUNTED, "meshrt/groups/rings.py, by the steps of a ring", {
         "link_bytes.total": ("bytes", "bytes that all cores sent to the next core of the ring", "between cores"),
         "link_bytes.max": ("bytes", "bytes that one core sent, the most"),
         "collectives": ("calls", "collectives that a core took part in"),

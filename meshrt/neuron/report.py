@@ -10,10 +10,10 @@ from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NeuronDevice
 from meshrt.neuron.engines import COUNTS, NeuronPhase
-from meshrt.ranks.devicemaps import DeviceStretch, write_device_maps
+from meshrt.reports.devicemaps import DeviceStretch, write_device_maps
 from meshrt.reports.energy import PICO, Counts, PowerLoads, energy_row, with_energy
 from meshrt.reports.kinds import TableRow, row_of
-from meshrt.reports.units import short, size
+from meshrt.units import short, size
 
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma")
 # What a map shows, its unit, and the counter that it adds up to ("sum") or has as its largest number ("max").

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from meshrt.groups.halving import steps_of
 from meshrt.neuron.device import NeuronDevice
-from meshrt.ranks.halving import steps_of
 from meshrt.reports.ceilings import Ceilings, Level
 
 

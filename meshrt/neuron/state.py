@@ -9,6 +9,7 @@ from dataclasses import asdict, fields
 from itertools import pairwise
 from typing import Any
 
+from meshrt.groups.group import Traffic
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.dtypes import known
@@ -18,7 +19,6 @@ from meshrt.neuron.memory import Psum, Sbuf
 from meshrt.neuron.regions import PartTimes
 from meshrt.neuron.store import Store
 from meshrt.neuron.tile import Tile
-from meshrt.ranks.group import Traffic
 from meshrt.ranks.snapshot import Snapshot, SnapshotPart
 
 NamedTiles = Mapping[str, Tile]  # by name: what a program holds between two tokens, of it what was written

@@ -6,7 +6,7 @@ from typing import Any
 
 from meshrt.neuron.report import combine, summaries
 from meshrt.nki.session import Session
-from meshrt.reports.units import short, size
+from meshrt.units import short, size
 
 
 def measured(launch: Session) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshrt.nki.session import Session
-from meshrt.ranks.trace import events_of, write_events
+from meshrt.reports.trace import events_of, write_events
 
 
 def write_timeline(launch: Session, path: str) -> None:

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Protocol
 
 from meshrt.records import dataclass
-from meshrt.reports.units import duration
+from meshrt.units import duration
 
 MINUTE = 60.0  # seconds between two lines of progress
 SOON = 2.0  # seconds of work from which on what is left of it is said

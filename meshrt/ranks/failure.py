@@ -207,7 +207,7 @@ def _say(text: str, advice: Callable[[], str] | None = None) -> None:
     """The text at once, and behind it the advice, if some can be given. A line that a terminal has no room for is
     several there; elsewhere it is one.
     """
-    from meshrt.reports.columns import terminal_width, wrapped  # of those that fail
+    from meshrt.columns import terminal_width, wrapped  # of those that fail
 
     with suppress(OSError):  # a launcher that is gone reads nothing, and this rank still has to end
         width = None if "\n" in text else terminal_width(sys.stderr)

@@ -10,7 +10,7 @@ from typing import Any
 
 from meshrt.errors import UsageError
 from meshrt.reports.kinds import TableRow, row_of
-from meshrt.reports.units import joules
+from meshrt.units import joules
 
 Range = tuple[float, float]  # the lowest and the highest that sources give
 Counts = Mapping[str, float]  # of a stretch: what took energy, by name; `seconds`, and `devices` that were there

@@ -12,7 +12,7 @@ from meshrt.ranks.files import write_file
 from meshrt.records import dataclass
 from meshrt.reports import kinds
 from meshrt.reports.parts import by_name, hosts
-from meshrt.reports.units import of
+from meshrt.units import of
 
 SCHEMA = 1
 KEYS = {  # and what each is, in a whole report
@@ -118,7 +118,7 @@ class Report:
         """What `meshrt run` prints, or with `verbose` `run -v`."""
         if self.refused is not None:
             return f"refused: {self.refused}"
-        from meshrt.reports.columns import Screen, laid_out
+        from meshrt.columns import Screen, laid_out
 
         title, header, rows = table_of(self.data, verbose)
         lines = laid_out(header, rows, [at > 0 for at in range(len(header))], Screen())
@@ -246,7 +246,7 @@ def print_table(report: Mapping[str, Any], verbose: bool = False) -> None:
     """One column for each phase and one for the whole run; a row for each thing that was measured, and is not inner or
     was asked for.
     """
-    from meshrt.reports.columns import print_columns, print_words
+    from meshrt.columns import print_columns, print_words
 
     title, header, rows = table_of(report, verbose)
     print_words(title)

@@ -15,7 +15,7 @@ from meshrt.records import dataclass
 from meshrt.reports.ceilings import Ceilings
 from meshrt.reports.kinds import TableRow, mark
 from meshrt.reports.report import Report
-from meshrt.reports.units import rate, short, size
+from meshrt.units import rate, short, size
 
 ROUNDING = 1e-9  # share by which sums of floats may be off
 WHOLE = "total"  # the name of the whole run in tables and the JSON

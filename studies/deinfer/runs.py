@@ -5,9 +5,9 @@ from typing import Any
 
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.presets import find_gpu
+from meshrt.studies.bench.serve import WAYS, job
 from meshrt.studies.deinfer.published import LOADS, RATIO
 from meshrt.studies.rows import Emulate
-from meshrt.studies.serve import WAYS, job
 from meshrt.studies.sweep import Outcome, RunJob
 
 # As published: Base runs kernel by kernel; DeInfer replays graphs, with collectives beside kernels and fused ones.

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from meshrt.models.catalogue import find_model
 from meshrt.models.family import Family, evenly, read_family
+from meshrt.studies.bench.serve import WAYS, job
 from meshrt.studies.deinfer import runs
 from meshrt.studies.deinfer.published import (
     LINKS,
@@ -18,7 +19,6 @@ from meshrt.studies.deinfer.published import (
     TPS,
 )
 from meshrt.studies.rows import Emulate, PaperRow
-from meshrt.studies.serve import WAYS, job
 
 BATCH, CONTEXT = 512, 64  # of Table 5, of which the paper does not say: those of section 5.2, half-way
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from meshrt.reports.units import of, size
 from meshrt.studies.grid import Cell, Grid, put
+from meshrt.units import of, size
 
 
 def print_answer(report: dict[str, Any], form: str = "table") -> None:

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from meshrt.mesh.device import Device
-from meshrt.reports.units import joules
 from meshrt.studies.rows import PaperRow
 from meshrt.studies.waferllm import published
 from meshrt.studies.waferllm.published import PublishedCell
+from meshrt.units import joules
 
 
 class Joules(NamedTuple):

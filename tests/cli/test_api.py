@@ -25,7 +25,7 @@ from meshrt.mesh.wires.tables import installed
 from meshrt.options import AtMost
 from meshrt.program import settings_of
 from meshrt.ranks.host import ONE_THREAD
-from meshrt.reports.units import short
+from meshrt.units import short
 
 pytestmark = pytest.mark.mpi(ranks=[1])
 SMALL: dict[str, Any] = {"m": 20, "k": 24, "n": 28}

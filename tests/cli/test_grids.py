@@ -22,9 +22,9 @@ from hypothesis import given
 from mpi_jobs import Finished, child_environment
 
 from meshrt.cli import cli
+from meshrt.columns import Screen, laid_out
 from meshrt.commands.reproduce import as_they_come
 from meshrt.ranks.console import Console
-from meshrt.reports.columns import Screen, laid_out
 from meshrt.studies.grid import FORMS, Cell, Grid, put
 
 ROOT = Path(__file__).parents[2]

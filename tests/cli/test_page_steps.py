@@ -18,9 +18,9 @@ from meshrt.emulate import emulate
 from meshrt.program import load_program
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
-from meshrt.studies.page import PageRun, write_page
-from meshrt.studies.steppage import kinds_of_path, steps_of, timeline_of
-from meshrt.studies.traces import ALONE, ShownStep, Span, covered, read_trace, reasons, rows_of_path, shares
+from meshrt.studies.pictures.page import PageRun, write_page
+from meshrt.studies.pictures.steppage import kinds_of_path, steps_of, timeline_of
+from meshrt.studies.pictures.traces import ALONE, ShownStep, Span, covered, read_trace, reasons, rows_of_path, shares
 
 TINY = {"model": "llama-tiny", "layers": 1, "prompt_ids": "1,2,3", "max_new_tokens": 2, "ignore_eos": True}
 

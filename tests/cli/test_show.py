@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 
 from meshrt.cli import cli
 from meshrt.errors import UsageError
-from meshrt.studies import maps as studies_maps
-from meshrt.studies.heat import levels, pooled
-from meshrt.studies.maps import read_maps
+from meshrt.studies.pictures import maps as studies_maps
+from meshrt.studies.pictures.heat import levels, pooled
+from meshrt.studies.pictures.maps import read_maps
 
 MESH = (45, 3)
 

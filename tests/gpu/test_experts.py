@@ -34,7 +34,7 @@ from meshrt.models.reference import (
 )
 from meshrt.programs.gpu import experts, mixing
 from meshrt.ranks.console import Console
-from meshrt.studies import serve as serving
+from meshrt.studies.bench import serve as serving
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LAYOUTS = ("tensor", "replicated", "alltoall")

@@ -10,10 +10,10 @@ from measure import on_first
 from tiers import examples
 
 from meshrt.errors import UsageError
+from meshrt.groups.group import Group
+from meshrt.groups.rings import Link
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
-from meshrt.ranks.group import Group
-from meshrt.ranks.rings import Link
 
 LINK = Link(1e9, 2e-6)
 KINDS = ("reduce_sum", "all_gather", "reduce_scatter", "broadcast")

@@ -22,13 +22,13 @@ from meshrt.programs.gpu.load import figures, parse_lengths, random_requests, sp
 from meshrt.programs.gpu.request import Request
 from meshrt.ranks.console import Console
 from meshrt.reports.report import print_table
-from meshrt.studies import plan_time
+from meshrt.studies.bench import plan_time
+from meshrt.studies.bench.serve import DEFAULT
+from meshrt.studies.bench.serve import default as ways_of
 from meshrt.studies.deinfer import published as deinfer_published
 from meshrt.studies.deinfer import reproduce as deinfer
 from meshrt.studies.deinfer.figures import LoadPoint, claims_of, orders
 from meshrt.studies.rows import PaperRow
-from meshrt.studies.serve import DEFAULT
-from meshrt.studies.serve import default as ways_of
 from meshrt.studies.store import RunStore
 
 

@@ -9,11 +9,11 @@ from gpu_runs import Alone, new_gpus, run_gpus
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.presets import find_gpu
+from meshrt.groups.course import Members, seconds_of
+from meshrt.groups.hierarchy import ALGORITHMS, collective, tree
+from meshrt.groups.rings import Link
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
-from meshrt.ranks.course import Members, seconds_of
-from meshrt.ranks.hierarchy import ALGORITHMS, collective, tree
-from meshrt.ranks.rings import Link
 
 KINDS = ("reduce_sum", "reduce_scatter", "all_gather", "broadcast")
 CASES = [(8, 4), (8, 2), (12, 3), (8, 1), (6, 6)]  # GPUs, and those of a node

@@ -13,7 +13,7 @@ import pytest
 from make_gallery import PICTURES, draw_links
 from PIL import Image
 
-from meshrt.studies.heat import COLOURS
+from meshrt.studies.pictures.heat import COLOURS
 
 ROOT = Path(__file__).parents[2]
 

@@ -25,11 +25,11 @@ from meshrt.mesh.wires import fabric, receiving
 from meshrt.mesh.wires.routes import Route, chain
 from meshrt.mesh.wires.tables import installed
 from meshrt.program import load_program
-from meshrt.ranks import trace
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
-from meshrt.studies.maps import RunMaps, read_maps
+from meshrt.reports import trace
+from meshrt.studies.pictures.maps import RunMaps, read_maps
 
 SLOW = Device(name="slow", alpha=2.0, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=1.0)
 TINY = {"model": "llama-tiny", "prompt_ids": "1,2,3", "max_new_tokens": 2, "ignore_eos": True, "@core_memory": 300_000}

@@ -32,7 +32,7 @@ from meshrt.mesh.wires.tables import installed
 from meshrt.program import load_program
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
-from meshrt.studies.maps import RunMaps, read_maps
+from meshrt.studies.pictures.maps import RunMaps, read_maps
 
 SLOW = Device(name="slow", alpha=1.5, beta=7.0, link_bytes_per_cycle=4.0, macs_per_cycle=2.0, call_cycles=11.0)
 TOKENS = {"prompt_ids": "1,2,3,4,5", "max_new_tokens": 2, "ignore_eos": True}

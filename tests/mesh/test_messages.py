@@ -21,6 +21,7 @@ from runs import parted
 
 from meshrt.emulate import emulate
 from meshrt.errors import UsageError
+from meshrt.groups.operations import CALC, NODES, RECEIVE, SEND, Operation, chakra, goal
 from meshrt.mesh import messages
 from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.exchange import crossbar, exchange
@@ -33,8 +34,7 @@ from meshrt.program import load_program
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
-from meshrt.ranks.operations import CALC, NODES, RECEIVE, SEND, Operation, chakra, goal
-from meshrt.studies.maps import read_maps
+from meshrt.studies.pictures.maps import read_maps
 
 TINY = {"model": "llama-tiny", "prompt_ids": "1,2,3", "max_new_tokens": 2, "ignore_eos": True, "@core_memory": 300_000}
 SMALL = {**TINY, "prompt_ids": "1,2", "max_new_tokens": 1, "layers": 1, "@mesh": "6x2", "@core_memory": 900_000}

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meshrt.groups.group import Group
+from meshrt.groups.halving import halving_sum, steps_of
+from meshrt.groups.rings import Link, Touched
 from meshrt.neuron import language as nl
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import find_neuron_device
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
-from meshrt.ranks.group import Group
-from meshrt.ranks.halving import halving_sum, steps_of
-from meshrt.ranks.rings import Link, Touched
 
 LINK = Link(1e9, 5e-6)
 

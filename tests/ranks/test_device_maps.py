@@ -17,7 +17,7 @@ from meshrt.emulate import emulate
 from meshrt.errors import UsageError
 from meshrt.program import load_program
 from meshrt.ranks.board import Board
-from meshrt.studies.maps import SHOWN, picture, read_maps, there
+from meshrt.studies.pictures.maps import SHOWN, picture, read_maps, there
 
 BY_SHAPE = {"prompt_tokens": 4}
 RUNS: dict[str, tuple[str, bool, dict[str, Any], dict[str, Any]]] = {

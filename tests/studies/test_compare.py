@@ -14,7 +14,7 @@ from meshrt.errors import UsageError
 from meshrt.mesh.devicefile import find_device
 from meshrt.program import load_program
 from meshrt.ranks.console import Console
-from meshrt.studies.compare import COMPARISONS, Comparison, alternatives, compare, print_comparison
+from meshrt.studies.bench.compare import COMPARISONS, Comparison, alternatives, compare, print_comparison
 
 Run = Callable[..., Any]
 WORK: dict[str, dict[str, Any]] = {

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from meshrt.launch.bench import Timing, bare
-from meshrt.studies import floor
-from meshrt.studies.bare import DUPLICATE, FIELDS, RECEIVE, SEND, WAIT
+from meshrt.studies.bench import floor
+from meshrt.studies.bench.bare import DUPLICATE, FIELDS, RECEIVE, SEND, WAIT
 
 RUN = (
     "run",

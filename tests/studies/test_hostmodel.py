@@ -11,8 +11,19 @@ from typing import Any
 import pytest
 
 from meshrt.launch.bench import Timing
-from meshrt.studies import hostmodel
-from meshrt.studies.hostmodel import FITTED, HEADER, HELD, TERMS, GemmSize, Network, TimedRun, fit, projected, told
+from meshrt.studies.bench import hostmodel
+from meshrt.studies.bench.hostmodel import (
+    FITTED,
+    HEADER,
+    HELD,
+    TERMS,
+    GemmSize,
+    Network,
+    TimedRun,
+    fit,
+    projected,
+    told,
+)
 
 PRICES = {
     "job": 0.3, "rank": 0.2, "core": 2e-6, "tick of a rank": 3e-5, "message": 2e-5, "byte of a message": 1e-9,

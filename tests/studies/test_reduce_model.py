@@ -13,8 +13,8 @@ import pytest
 
 from meshrt.errors import UsageError
 from meshrt.mesh.presets import WSE2
-from meshrt.studies import reduce_model
-from meshrt.studies.reduce_model import MODEL, PatternPoint, cycles_of, measure
+from meshrt.studies.bench import reduce_model
+from meshrt.studies.bench.reduce_model import MODEL, PatternPoint, cycles_of, measure
 
 LENGTHS = (8, 16, 32, 64, 128)
 WORDS = (1, 4, 16, 64, 256, 1024)

@@ -21,7 +21,6 @@ from meshrt.errors import UsageError
 from meshrt.mesh.presets import WSE2
 from meshrt.models.catalogue import find_model
 from meshrt.ranks.console import Console
-from meshrt.reports.units import duration
 from meshrt.studies.files import check_folder, draw
 from meshrt.studies.rows import PaperRow, off, summary
 from meshrt.studies.store import PENDING, RunStore, key_of, open_store
@@ -34,6 +33,7 @@ from meshrt.studies.waferllm.printed import print_part, print_reproduction
 from meshrt.studies.waferllm.published import Claim, PublishedCell
 from meshrt.studies.waferllm.reproduce import NAMES, of_systems, reproduce, write_files
 from meshrt.studies.waferllm.tables import TABLES
+from meshrt.units import duration
 
 # ------------------------------------------------------------------------------------------------ published data
 

@@ -22,7 +22,7 @@ from meshrt.program import load_program, packaged_programs
 from meshrt.reports.ceilings import Ceilings, Level
 from meshrt.reports.report import Report
 from meshrt.reports.roofline import BoundError, RooflinePart, parts_of
-from meshrt.studies.roofline import roofs, sketch
+from meshrt.studies.pictures.roofline import roofs, sketch
 
 TINY = {"model": "llama-tiny", "prompt_ids": "1,2,3,4,5", "max_new_tokens": 3, "ignore_eos": True}
 SHAPE = {"payload": False, "layers": 1, "prompt_tokens": 8, "max_new_tokens": 2}

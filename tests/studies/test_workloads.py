@@ -17,7 +17,7 @@ from meshrt.commands.figures import host
 from meshrt.errors import UsageError
 from meshrt.launch import bench
 from meshrt.launch.bench import Timing
-from meshrt.studies import hosttime, scaling, workloads
+from meshrt.studies.bench import hosttime, scaling, workloads
 
 Run = Callable[..., Any]
 
@@ -177,7 +177,7 @@ def test_products_of_the_compiled_core_and_waiting_by_bells_are_no_others_time(f
 
 def test_functions_that_are_told_apart_exist():
     """A function that was renamed would silently count for something else."""
-    root = Path(hosttime.__file__).resolve().parents[1]
+    root = Path(hosttime.__file__).resolve().parents[2]
     for file, names, kind in hosttime.RULES:
         path = root / file if file.startswith("programs/") else root / "meshrt" / file
         assert kind in hosttime.KINDS

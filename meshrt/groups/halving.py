@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from meshrt.ranks.group import Group, hollow
-from meshrt.ranks.rings import Arrays, Link, Times
+from meshrt.groups.group import Group, hollow
+from meshrt.groups.rings import Arrays, Link, Times
 
 
 def steps_of(size: int) -> list[int] | None:

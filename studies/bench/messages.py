@@ -4,7 +4,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
-from meshrt.studies.bare import BROADCAST, DUPLICATE, GATHER, RECEIVE, SEND, SUM, WAIT
+from meshrt.studies.bench.bare import BROADCAST, DUPLICATE, GATHER, RECEIVE, SEND, SUM, WAIT
 
 
 class RecordedComm:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt.errors import UsageError
+from meshrt.groups.pairs import Exchange, HeldParts, PairTable
+from meshrt.groups.rings import Arrays, Link, RingCollective, Times, Touched
 from meshrt.ranks.control import Control
 from meshrt.ranks.host import waiter
-from meshrt.ranks.pairs import Exchange, HeldParts, PairTable
-from meshrt.ranks.rings import Arrays, Link, RingCollective, Times, Touched
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
-    from meshrt.ranks.course import CollectiveCourse
+    from meshrt.groups.course import CollectiveCourse
 
 _ZERO = bytes(16)
 EVERY = slice(None)

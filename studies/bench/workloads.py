@@ -11,8 +11,8 @@ from typing import Any
 
 from meshrt.errors import UsageError
 from meshrt.launch.bench import Timing
-from meshrt.reports.units import short, size
 from meshrt.studies.grid import Cell, Grid, put
+from meshrt.units import short, size
 
 CORES = (64, 256, 1024, 4096)
 RANKS = (1, 2)

@@ -10,7 +10,7 @@ from meshrt.errors import UsageError
 from meshrt.ranks.files import check_target, write_file
 from meshrt.studies.files import check_matplotlib
 from meshrt.studies.grid import shown
-from meshrt.studies.maps import Picture
+from meshrt.studies.pictures.maps import Picture
 
 # From little to much, dark blue to yellow: told apart also by who sees no red or no green, and in grey.
 COLOURS = ("#0d0887", "#41049d", "#6a00a8", "#8f0da4", "#b12a90", "#cc4778", "#e16462", "#f2844b", "#fca636", "#fcce25")

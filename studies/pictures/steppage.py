@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from meshrt.machine import find_machine
-from meshrt.studies.traces import (
+from meshrt.studies.pictures.traces import (
     TOTAL,
     PathRow,
     RunTrace,

@@ -1,4 +1,4 @@
-"""The messages of a run once more, in bare mpi4py: `python -m meshrt.studies.bare FOLDER`, as many ranks as recorded.
+"""A run's messages once more, in bare mpi4py: `python -m meshrt.studies.bench.bare FOLDER`, as many ranks as recorded.
 
 What a rank posts and waits for is what it did in the run, in that order, with as many bytes (messages.py); the way to
 wait is the run's. Nothing is computed, and no other module of meshrt is loaded. Rank 0 writes `seconds`: of the slowest

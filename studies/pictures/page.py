@@ -17,12 +17,12 @@ from meshrt.program import settings_of
 from meshrt.reports.kinds import legend
 from meshrt.reports.report import Report
 from meshrt.reports.roofline import parts_of, rows
-from meshrt.reports.units import of
 from meshrt.studies.grid import shown
-from meshrt.studies.heat import COLOURS, in_words, levels, pooled
-from meshrt.studies.maps import Picture, RunMaps, picture, there
-from meshrt.studies.steppage import kinds_of_path, steps_of, timeline_of
-from meshrt.studies.traces import RunTrace
+from meshrt.studies.pictures.heat import COLOURS, in_words, levels, pooled
+from meshrt.studies.pictures.maps import Picture, RunMaps, picture, there
+from meshrt.studies.pictures.steppage import kinds_of_path, steps_of, timeline_of
+from meshrt.studies.pictures.traces import RunTrace
+from meshrt.units import of
 
 MOST = 256  # cells of a picture along a side: of more cores a cell is a square
 STYLE = """

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from meshrt.groups.hierarchy import MemberTransfer, Steps
+from meshrt.groups.rings import Arrays, Link, Times, Touched
 from meshrt.ranks.control import Control
-from meshrt.ranks.hierarchy import MemberTransfer, Steps
-from meshrt.ranks.rings import Arrays, Link, Times, Touched
 from meshrt.records import dataclass
 
 TAG = 9  # of messages; those of rings have 7

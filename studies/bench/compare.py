@@ -13,9 +13,9 @@ from meshrt.errors import UsageError
 from meshrt.mesh.device import Device
 from meshrt.program import Program, load_program
 from meshrt.ranks.console import Console
-from meshrt.reports.units import of, size
 from meshrt.studies.grid import Cell, Grid, put
 from meshrt.studies.sweep import Outcome, RunJob, sweep
+from meshrt.units import of, size
 
 FULL = 4096  # cores up to which payloads are moved unless asked otherwise
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from meshrt.groups.rings import Link, Times
 from meshrt.ranks.control import Control
-from meshrt.ranks.rings import Link, Times
 from meshrt.records import dataclass
 
 TAG = 16  # and the sender: of messages; those of rings have 7

@@ -7,9 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from meshrt.studies.bare import FIELDS, SEND
+from meshrt.studies.bench.bare import FIELDS, SEND
+from meshrt.studies.bench.workloads import Timed
 from meshrt.studies.grid import Cell, Grid, put
-from meshrt.studies.workloads import Timed
 
 
 @dataclass(frozen=True)

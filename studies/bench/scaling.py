@@ -10,10 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from meshrt.reports.units import size
+from meshrt.studies.bench.hosttime import KINDS, MEANINGS
+from meshrt.studies.bench.workloads import Timed, rate
 from meshrt.studies.grid import Cell, Grid, put
-from meshrt.studies.hosttime import KINDS, MEANINGS
-from meshrt.studies.workloads import Timed, rate
+from meshrt.units import size
 
 SIDES = (8, 32, 64, 256, 512, 720)
 RANKS = (1, 2, 4, 8)
