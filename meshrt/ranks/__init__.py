@@ -1,1 +1,1 @@
-"""How ranks live together and end: the host they run on, control messages, rank groups, watchdog, sentinel, signals."""
+"""How ranks live together and end: the host they run on, control messages, watchdog, sentinel, signals."""
