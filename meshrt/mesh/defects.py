@@ -99,8 +99,8 @@ def read_defects(path: str, width: int, height: int) -> Defects:
             port = PORT_NAMES.index(entry[2])
             if not (0 <= x + STEP[port][0] < width and 0 <= y + STEP[port][1] < height):
                 raise UsageError(
-                    f"--defects {path}: core ({x}, {y}) has no link to the {entry[2]} on the wafer of {width} x {height}"
-                    " cores, spares included"
+                    f"--defects {path}: core ({x}, {y}) has no link to the {entry[2]} on the wafer of"
+                    f" {width} x {height} cores, spares included"
                 )
             kill_link(defects, x, y, port)
     return defects
