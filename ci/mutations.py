@@ -241,7 +241,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
     "meshrt/mesh/collectives/trees.py": [
         ("software.tail(block, tree.spread, partial, tree.adders)", "pass", SUMS),
         ("prod(partial.shape[2:]) * partial.itemsize", "0", SUMS),
-        ("numbers, receivers, lines, stream)", "0, receivers, lines, stream)", SUMS),
+        ("numbers, receivers, lines, stream, partial", "0, receivers, lines, stream, partial", SUMS),
         ("np.ones(tree.spread.length, bool) if tree.within is None else tree.within", "tree.adders", SUMS),
     ],
     "meshrt/mesh/collectives/scatter.py": [

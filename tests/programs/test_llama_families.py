@@ -61,8 +61,8 @@ def test_of_a_window_no_more_is_multiplied_and_sent_than_it_has(tmp_path: Path, 
 def test_biases_are_added_in_decode_as_in_a_prompt(bias: str, numbers: int, tmp_path: Path, comm: Any) -> None:
     """One token of each, on one core, in 2 layers: queries, keys, values and what comes of them; gate, up and down."""
     phases = []
-    for there in (True, False):
-        (tmp_path / "config.json").write_text(json.dumps(BASE | {bias: there}))
+    for has_bias in (True, False):
+        (tmp_path / "config.json").write_text(json.dumps(BASE | {bias: has_bias}))
         given = {"model": str(tmp_path), "prompt_tokens": 1, "max_new_tokens": 2, "ignore_eos": True}
         report = run_program(comm, "llama", (1, 1), payload=False, **given)
         phases.append({phase["name"]: phase["adds"] for phase in report["phases"]})
