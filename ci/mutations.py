@@ -245,7 +245,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("np.ones(tree.spread.length, bool) if tree.within is None else tree.within", "tree.adders", SUMS),
     ],
     "meshrt/mesh/collectives/scatter.py": [
-        ("size, everyone, stream=stream)", "numbers, everyone, stream=stream)", SUMS),
+        ("size, everyone, stream=stream, item", "numbers, everyone, stream=stream, item", SUMS),
         ("(n * size - numbers + (0 if stream else size))", "(0 if stream else size)", SUMS),
         ("            if step and passes", "            if passes", SUMS),
         ("chunk = (place - step) % n", "chunk = (place - place - step) % n", SUMS),
