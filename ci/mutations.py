@@ -241,11 +241,11 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
     "meshrt/mesh/collectives/trees.py": [
         ("software.tail(block, tree.spread, partial, tree.adders)", "pass", SUMS),
         ("prod(partial.shape[2:]) * partial.itemsize", "0", SUMS),
-        ("numbers, receivers, lines, stream)", "0, receivers, lines, stream)", SUMS),
+        ("numbers, receivers, lines, stream, partial", "0, receivers, lines, stream, partial", SUMS),
         ("np.ones(tree.spread.length, bool) if tree.within is None else tree.within", "tree.adders", SUMS),
     ],
     "meshrt/mesh/collectives/scatter.py": [
-        ("size, everyone, stream=stream)", "numbers, everyone, stream=stream)", SUMS),
+        ("size, everyone, stream=stream, item", "numbers, everyone, stream=stream, item", SUMS),
         ("(n * size - numbers + (0 if stream else size))", "(0 if stream else size)", SUMS),
         ("            if step and passes", "            if passes", SUMS),
         ("chunk = (place - step) % n", "chunk = (place - place - step) % n", SUMS),

@@ -47,7 +47,13 @@ def command() -> None:
     help="Of whole models only this one's cells: of Tables 2 to 4, of waferllm and as-published of 7 and 8, too. May be"
     " given again. Baselines as inferred from the tables are run only if they are named here.",
 )
-@click.option("--model", "models", multiple=True, metavar="NAME", help="The same for models; may be given again.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    metavar="NAME",
+    help="The same for models, and Tables 2 to 4, 7 and 8 alone; may be given again.",
+)
 @cache
 @click.option("--csv", "csv_folder", metavar="FOLDER", help="Write tables.csv, gemm.csv and gemv.csv.")
 @click.option("--png", "png_folder", metavar="FOLDER", help="Draw gemm.png and gemv.png; needs matplotlib.")
@@ -76,7 +82,7 @@ def reproduce_waferllm(
     from meshrt.studies.waferllm.published import MODELS
 
     _chosen("model", models, MODELS)
-    names = study.of_systems(_chosen("table or figure", tables, study.NAMES), bool(tables), systems)
+    names = study.of_systems(_chosen("table or figure", tables, study.NAMES), bool(tables), systems, models)
     if png_folder and not any(name in CURVES for name in names):
         raise UsageError(f"--png draws {' and '.join(CURVES)}, of which {' '.join(names)} has none: leave --png out")
     files.check_outputs(csv_folder, png_folder)

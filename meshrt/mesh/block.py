@@ -95,7 +95,8 @@ class Block(Computing):
         return [*(self.ledger.at_work | {id(self): self}).values()]
 
     def _note_end(self, segment: meter.Segment) -> None:
-        self.ledger.at_work.clear()
+        for active in self._working():
+            active.rest()
         segment.wall_seconds = perf_counter() - segment.wall_begin
         segment.cpu_seconds = process_time() - segment.cpu_begin
 
@@ -130,7 +131,7 @@ class Block(Computing):
             return
         other.settle()
         ramps.settle(other)
-        self.ledger.at_work.pop(id(other), None)
+        other.rest()
         self.begin()
         self.clock.meet(*self.control.allreduce(other.clock.last(), max))
 

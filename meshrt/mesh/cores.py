@@ -241,6 +241,13 @@ class Cores:
             self.ledger.at_work[id(self)] = self
             self.reset_peaks()
 
+    def rest(self) -> None:
+        """These cores are not at work: what is made ready at them then is in no segment, until they `begin`."""
+        self.ledger.at_work.pop(id(self), None)
+        self.tables.most = None
+        if isinstance(self.memory, NamedMemory):
+            self.memory.peaks = None
+
     def reset_peaks(self) -> None:
         self.tables.peak = int(self.tables.entries.max())
         self.memory.peak = self.memory.common + self.memory.most_extra

@@ -91,12 +91,18 @@ def read_defects(path: str, width: int, height: int) -> Defects:
             x, y = _coordinates(path, kind, entry, length, width, height)
             if kind == "cores":
                 defects.cores[y, x] = True
-            elif entry[2] in PORT_NAMES[:4]:
-                kill_link(defects, x, y, PORT_NAMES.index(entry[2]))
-            else:
+                continue
+            if entry[2] not in PORT_NAMES[:4]:
                 raise UsageError(
                     f"--defects {path}: {entry[2]!r} is no direction; there are {', '.join(PORT_NAMES[:4])}"
                 )
+            port = PORT_NAMES.index(entry[2])
+            if not (0 <= x + STEP[port][0] < width and 0 <= y + STEP[port][1] < height):
+                raise UsageError(
+                    f"--defects {path}: core ({x}, {y}) has no link to the {entry[2]} on the wafer of"
+                    f" {width} x {height} cores, spares included"
+                )
+            kill_link(defects, x, y, port)
     return defects
 
 

@@ -92,7 +92,8 @@ def as_toml(device: Device) -> str:
     """The file that `read_device` makes this device of. A key without a value stands in a comment."""
     lines = [
         f"# A device for --device FILE.toml; it began as {_written(device.name)[1:-1]}. A key that is left out is no"
-        " limit, or no cost."
+        " limit, or no cost; but alpha is 1, clock_hz 1e9, adds_per_cycle is macs_per_cycle, and what is for 16 bits is"
+        " as for 32."
     ]
     for field in fields(device):
         value = getattr(device, field.name)

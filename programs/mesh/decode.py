@@ -120,6 +120,7 @@ def attention(
     out = second(block, sums, layer.out, sums.x(share), scale)
     if layer.out_bias is not None:
         out += layer.out_bias.y.astype(np.float32)[:, :, :, 0]
+        block.elementwise(out)
     return out if layer.after_attention is None else normed_alone(config, region, chunks, out, layer.after_attention)
 
 

@@ -18,7 +18,7 @@ added. Decode is in oneheaddecode.py.
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from math import isqrt
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
@@ -126,7 +126,7 @@ def add_to_roots(block: Block, chains: tuple[Channel, Channel], tiles: np.ndarra
 
     The tiles of the others are partial sums then. All wait until the last word has passed.
     """
-    n = block.mesh.width
+    n, numbers, stream = block.mesh.width, prod(tiles.shape[2:]), block.device.stream_adds
     east, west = chains
     for at in range(n - 1):
         for channel, source, stop, on in (
@@ -135,12 +135,12 @@ def add_to_roots(block: Block, chains: tuple[Channel, Channel], tiles: np.ndarra
         ):
             if on.any():
                 fabric.transfer(
-                    block, channel, tiles, tiles, positions=_mark(n, source), lines=on, combine=np.add,
-                    stream=block.device.stream_adds,
-                )  # fmt: skip
-                software.stage(block, channel, 0, _mark(n, stop), on)
+                    block, channel, tiles, tiles, positions=_mark(n, source), lines=on, combine=np.add, stream=stream
+                )
+                software.stage(block, channel, numbers, _mark(n, stop), on, stream, tiles.itemsize)
     if n > 1:
-        software.tail(block, east, tiles, np.ones(n, bool))
+        if stream:
+            software.tail(block, east, tiles, np.ones(n, bool))
         for channel in chains:
             fabric.forget(block, channel)
 

@@ -172,4 +172,5 @@ def summary(report: dict[str, Any]) -> Iterator[str | Grid]:
 
     holds = {True: "yes", False: "no", None: ""}
     claims = [(claim["where"], claim["says"], claim["found"], holds[claim["holds"]]) for claim in report["claims"]]
-    yield from table("What the paper says, and what was found", ("where", "says", "emulated", "holds"), claims)
+    if claims:
+        yield from table("What the paper says, and what was found", ("where", "says", "emulated", "holds"), claims)

@@ -140,9 +140,18 @@ def reproduce(
     return report()
 
 
-def of_systems(names: Sequence[str], given: bool, systems: Sequence[str]) -> list[str]:
-    """The tables that have cells of these systems, of those that were given by name, or else of all. UsageError."""
+def of_systems(
+    names: Sequence[str], given: bool, systems: Sequence[str], models: Sequence[str] = ()
+) -> list[str]:  # fmt: skip
+    """The tables that have cells of these systems, and where models are chosen those of whole models; of those that
+    were given by name, or else of all. UsageError.
+    """
     of = published.SYSTEMS
+    if models and not any(name in of for name in names):
+        raise UsageError(
+            f"--model {models[0]} chooses cells of whole models, and {' and '.join(map(title, names))} would be run for"
+            f" all: leave it away, or take one of Tables {', '.join(of)}"
+        )
     for system in systems:
         if not any(system in of.get(name, ()) for name in names):
             those = ", ".join(dict.fromkeys(other for name in names for other in of.get(name, ())))
@@ -151,7 +160,11 @@ def of_systems(names: Sequence[str], given: bool, systems: Sequence[str]) -> lis
                 f"{' and '.join(map(title, names))}: no cells of {system}{only}; Tables"
                 f" {', '.join(name for name in of if system in of[name])} have them"
             )
-    return [name for name in names if given or not systems or set(systems) & set(of.get(name, ()))]
+    return [
+        name
+        for name in names
+        if given or ((not systems or set(systems) & set(of.get(name, ()))) and (not models or name in of))
+    ]
 
 
 def title(name: str) -> str:

@@ -188,6 +188,7 @@ def test_table_1_is_measured(comm: Any) -> None:
         comm, Console(), ("1",), RunStore(), lambda part, name: shown.append((name, part["rows"]))
     )
     assert shown == [("1", report["rows"])] * (comm.rank == 0)  # as soon as a table is done, on one rank
+    assert not report["claims"] and not [*deinfer.summary(report)]  # no table of none
     rows = {(row["subject"], row["system"], row["column"]): row for row in report["rows"]}
     base = rows["LLaMA-3-70B", "Base", "both, as printed"]
     assert base["emulated"] == base["published"] == 167_936 == 6 * 8192 + 4 * 1024 + 4 * 28672

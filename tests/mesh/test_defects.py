@@ -181,6 +181,7 @@ def test_a_file_says_what_is_dead(tmp_path: Path) -> None:
         ('{"cores": [[1, true]]}', "not of the form"),
         ('{"cores": [[9, 0]]}', r"core \(9, 0\) is not on the wafer of 5 x 5"),
         ('{"links": [[0, 0, "up"]]}', "'up' is no direction"),
+        ('{"links": [[4, 0, "east"]]}', r"core \(4, 0\) has no link to the east on the wafer of 5 x 5"),
         ("[" * 100_000, "cannot be read"),
     ],
 )

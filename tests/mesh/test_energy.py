@@ -75,6 +75,26 @@ def test_a_sum_and_a_product_cost_what_they_move(dtype: str, stream: bool, comm:
     assert energy["mean"] == pytest.approx(fsum(energy[part] for part in KEYS[3:]), rel=1e-12)
 
 
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("kind", "numbers"), [("pipeline", 8), ("ring", 4)])
+def test_a_sum_of_16_bit_numbers_moves_two_bytes_of_each(kind: str, numbers: int, stream: bool, comm: Any) -> None:
+    """Two cores add 8 numbers, thrice (from the second time on by tables): a chain all of them at one, a ring 4 each.
+
+    Where they do not stream, at the 16-bit rate.
+    """
+    device = Device(name="wide", alpha=0.0, adds_per_cycle=1.0, adds_per_cycle_16=4.0, stream_adds=stream)
+    block = new_block(comm, (2, 1), device)
+    tiles = block.tiles("A", (8,), "float16")
+    tiles[...] = 1
+    with pattern(block, kind, "x", 1) as way:
+        for _ in range(3):
+            allreduce(block, way, tiles)
+    report = end(block)["measured"]
+    assert (report["adds"], report["operand_bytes"]) == (3 * 8, 3 * 8 * 2 * (1 if stream else 3))
+    assert stream or report["critical_path"]["cycles"] == 3 * numbers / 4
+
+
 @pytest.mark.mpi(ranks=[1, 2, 4])
 @pytest.mark.parametrize("payload", [True, False])
 def test_the_phases_of_a_model_add_up_to_its_joules(payload: bool, comm: Any) -> None:

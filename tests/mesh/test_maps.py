@@ -42,6 +42,10 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemv, a tree": ("gemv", {"mesh": "6x4", "k": 40, "n": 24, "allreduce": "ktree"}),
     "gemv past defects": ("gemv", {"mesh": "6x4", "k": 40, "n": 24, "defects": "0.04", "spares": "4x4"}),
     "KV cache": ("kvcache", {"mesh": "6x4", "tokens": 9}),
+    "llama, two regions": (
+        "llama",
+        {"mesh": "6x4", "regions": 2, "layers": 2, "core_memory": 200_000, "payload": False, **TOKENS},
+    ),
     "llama, two meshes": ("llama", {"mesh": "6x4", "decode_mesh": "4x4", "core_memory": 200_000, **TOKENS}),
     "llama as T10": ("llama", {"mesh": "6x4", "system": "t10", "core_memory": 200_000, "layers": 1, **TOKENS}),
 }

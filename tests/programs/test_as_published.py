@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from measure import on_one_rank
+from measure import measured, on_one_rank
 from random_models import BASE, random_checkpoint
-from runs import run_program
+from runs import new_block, run_program
 
 from meshrt.errors import UsageError
+from meshrt.mesh.device import Device
 from meshrt.mesh.presets import WSE2
 from meshrt.models.config import read_config
 from meshrt.models.reference import forward, load_weights
-from meshrt.programs.mesh.onehead import groups_of
+from meshrt.programs.mesh.onehead import add_to_roots, groups_of, open_chains
 
 # One head of the embedding's width. On 4 x 4 cores 8 numbers of 30 to a core, 13 of 50, 3 tokens of 9: padding in all.
 ONE = BASE | {"hidden_size": 30, "intermediate_size": 50, "num_attention_heads": 1, "num_key_value_heads": 1}
@@ -154,6 +156,22 @@ def test_a_layer_of_prefill_on_paper(comm: Any, tmp_path: Path) -> None:
     scores = side * (cores + side * (side - 1))  # keys go round, and chains add up
     sums = 4 * side * (side - 1 + 1)  # two norms, maximum and sum: to the middle core, and one packet back
     assert phase["messages"] == products + aligning + scores + sums
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_two_chains_add_up_is_counted(stream: bool, comm: Any) -> None:
+    """Four additions of 6 numbers of two bytes in each of three rows, whichever core the sum is for."""
+    block = new_block(comm, (5, 3), Device(name="wide", adds_per_cycle=2.0, stream_adds=stream))
+    tiles = block.tiles("A", (2, 3), "float16")
+    tiles[...] = 1
+    with ExitStack() as routes:
+        add_to_roots(block, open_chains(routes, block), tiles, roots := np.array([0, 2, 4]))
+    assert (tiles[[0, 1, 2], roots] == 5).all()
+    counted = measured(block)
+    assert (counted["adds"], counted["operand_bytes"]) == (3 * 4 * 6, 3 * 4 * 6 * 2 * (1 if stream else 3))
+    # 6 numbers at 2 a cycle: two hops, and from both sides into the middle core; or four hops, and at each core.
+    assert counted["critical_path"]["cycles"] == (2 + 2 * 3 if stream else 4 + 4 * 3)
 
 
 def test_groups_are_those_of_the_published_configurations() -> None:

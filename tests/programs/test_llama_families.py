@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from family_models import CASES, NEW, PROMPT, golden_of, random_family
+from random_models import BASE
 from runs import run_program
 
 
@@ -53,6 +54,20 @@ def test_of_a_window_no_more_is_multiplied_and_sent_than_it_has(tmp_path: Path, 
         phases.append(report["phases"][-1])
     heads, size = data["num_attention_heads"], data["hidden_size"] // data["num_attention_heads"]
     assert phases[1]["macs"] - phases[0]["macs"] == 2 * 2 * 18 * heads * size
+
+
+@pytest.mark.mpi(ranks=[1])
+@pytest.mark.parametrize(("bias", "numbers"), [("attention_bias", 4 * 48), ("mlp_bias", 2 * 80 + 48)])
+def test_biases_are_added_in_decode_as_in_a_prompt(bias: str, numbers: int, tmp_path: Path, comm: Any) -> None:
+    """One token of each, on one core, in 2 layers: queries, keys, values and what comes of them; gate, up and down."""
+    phases = []
+    for has_bias in (True, False):
+        (tmp_path / "config.json").write_text(json.dumps(BASE | {bias: has_bias}))
+        given = {"model": str(tmp_path), "prompt_tokens": 1, "max_new_tokens": 2, "ignore_eos": True}
+        report = run_program(comm, "llama", (1, 1), payload=False, **given)
+        phases.append({phase["name"]: phase["adds"] for phase in report["phases"]})
+    for name in ("prefill", "decode"):
+        assert phases[0][name] - phases[1][name] == 2 * numbers
 
 
 def check(comm: Any, name: str, mesh: tuple[int, int], folder: Path, **options: Any) -> None:

@@ -333,6 +333,7 @@ def test_a_sum_as_inferred_goes_to_the_first_core_and_back(n: int, comm):
     assert counted["critical_path"]["cycles"] == WSE2.collective_cycles + onward + back + 4
     assert counted["hops"] == 2 * 3 * (n - 1)
     assert counted["stages"] == 3 * (n - 1 + 2 * (n - 2))
+    assert counted["adds"] == 3 * (n - 1) * 4
 
 
 def over_a_line(n: int, numbers: int) -> float:
@@ -371,6 +372,7 @@ def test_a_sum_of_ladder_as_inferred_is_four_relays(n: int, axis: str, comm):
     hop = WSE2.alpha + inferred.TASK
     assert counted["critical_path"]["cycles"] == WSE2.collective_cycles + (n - 1) * (4 * hop + 2 * 2 + 2 * 8)
     assert (counted["hops"], counted["stages"]) == (4 * 3 * (n - 1), 4 * 3 * (n - 1))
+    assert counted["adds"] == 3 * (n - 1) * 4
 
 
 @pytest.mark.mpi(ranks=[1, 3])

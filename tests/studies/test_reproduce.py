@@ -510,6 +510,10 @@ def test_systems_choose_the_tables_that_have_them() -> None:
     assert of_systems(NAMES, False, ("as-published",)) == ["2", "3", "4", "7", "8"]
     assert of_systems(("5", "4"), True, ("t10-inferred",)) == ["5", "4"]
     assert of_systems(("gemm",), True, ()) == ["gemm"]
+    assert of_systems(NAMES, False, (), ("qwen2-72b",)) == ["2", "3", "4", "7", "8"]
+    assert of_systems(NAMES, False, ("t10",), ("qwen2-72b",)) == ["2", "3", "4"]
+    with pytest.raises(UsageError, match="--model qwen2-72b chooses cells of whole models, and Table 5 and Figure 9"):
+        of_systems(("5", "gemm"), True, (), ("qwen2-72b",))
     for names, system, says in (
         (
             ("7", "8"),

@@ -73,7 +73,7 @@ def around(block: Block, way: ScatterRing, tiles: np.ndarray, combine: Combine, 
     _take(whole, next(places), going)
     everyone = np.ones(n, bool)
     prepared = fabric.prepare(block, way.channel, going, stream=stream) if block.timed else None
-    adds = software.staging(block, way.channel, size, everyone, stream=stream)
+    adds = software.staging(block, way.channel, size, everyone, stream=stream, itemsize=tiles.itemsize)
     passes = software.staging(block, way.channel, 0, everyone)
     with block.memory.hold("ring chunks", (n * size - numbers + (0 if stream else size)) * tiles.itemsize):
         for _ in range(n - 1):

@@ -153,7 +153,7 @@ def _adding(
     """Towards the root: who adds what comes, and who then waits for the rest of it."""
     numbers, cycles = prod(partial.shape[2:]), software.streaming_cycles(block, partial)
     for at, (channel, senders, receivers) in enumerate(tree.steps):
-        works = [software.staging(block, channel, numbers, receivers, lines, stream)]
+        works = [software.staging(block, channel, numbers, receivers, lines, stream, partial.itemsize)]
         if stream and at in tree.stores:
             works.append(software.running(block, channel, cycles, tree.stores[at], lines))
         yield channel, fabric.prepare(block, channel, partial, senders, lines, stream), True, works

@@ -22,36 +22,38 @@ class Work:
     chosen: ChosenCores
     cycles: float
     operations: int = 0  # additions of numbers to a packet's, at each of them
-    operands: int = 0  # of an addition, in memory
+    operand_bytes: int = 0  # of an addition, in memory
     stages: int = 0  # times that it touches a packet
 
 
 def stage(
     block: Cores, channel: Channel, operations: int, positions: np.ndarray, lines: np.ndarray | None = None,
-    stream: bool = False,
+    stream: bool = False, itemsize: int = 4,
 ) -> None:  # fmt: skip
-    """Software at these positions of the channel's lines touches a packet: relays it, or adds so many numbers.
+    """Software at these positions of the channel's lines touches a packet: relays it, or adds so many numbers
+    of `itemsize` bytes.
 
     With `stream` they are added as they come (`tail` has the time), to numbers of the core's own; else in memory.
     UsageError for fewer than 0, and in one's own program where `positions` or `lines` do not fit.
     """
-    work = staging(block, channel, operations, positions, lines, stream)
+    work = staging(block, channel, operations, positions, lines, stream, itemsize)
     if work is not None:
         do(block, work)
 
 
 def staging(
     block: Cores, channel: Channel, operations: int, positions: np.ndarray, lines: np.ndarray | None = None,
-    stream: bool = False,
+    stream: bool = False, itemsize: int = 4,
 ) -> Work | None:  # fmt: skip
     """What `stage` does, each time; None where no core of the block is at these positions."""
     if block.audit is not None and not isinstance(operations, Integral):
         raise UsageError(f"a stage of {in_short(operations)} additions: give their number, a whole one")
     if operations < 0:
         raise UsageError(f"a stage of {operations} additions: what a core does is no less than 0")
-    cycles = block.device.beta + (0.0 if stream else block.device.compute_cycles(operations))
+    cycles = block.device.beta + (0.0 if stream else block.device.compute_cycles(operations, itemsize))
     chosen = _chosen(block, channel, positions, lines)
-    return None if chosen is None else Work(chosen, cycles, operations, 1 if stream else VECTOR_OPERANDS, 1)
+    moved = itemsize * (1 if stream else VECTOR_OPERANDS)
+    return None if chosen is None else Work(chosen, cycles, operations, moved, 1)
 
 
 def _chosen(
@@ -70,7 +72,7 @@ def do(block: Cores, work: Work) -> None:
         counters, touched = block.ledger.counters, work.operations * chosen.count
         counters.stages += chosen.count
         counters.adds += touched
-        counters.operand_bytes += 4 * touched * work.operands
+        counters.operand_bytes += touched * work.operand_bytes
         clock.path_changes()
     chosen.spend(block, work.cycles, work.stages)
     if block.mapped:

@@ -70,7 +70,7 @@ def _spend(making: Summing, work: Work) -> None:
     if work.stages:
         making.counted.stages += work.chosen.count
         making.counted.adds += touched
-        making.counted.operand_bytes += 4 * touched * work.operands
+        making.counted.operand_bytes += touched * work.operand_bytes
 
 
 def _transfer(

@@ -124,7 +124,7 @@ def allreduce(
     with block.memory.hold("incoming partial sum", 0 if stream else total[0, 0].nbytes):
         for place in range(last, 0, -1):
             fabric.transfer(block, back, total, total, positions=places == place, combine=combine, stream=stream)
-            software.stage(block, back, 0 if stream else numbers, places == place - 1)
+            software.stage(block, back, numbers, places == place - 1, stream=stream, itemsize=total.itemsize)
     for place in range(last):
         fabric.transfer(block, ahead, total, total, positions=places == place, stream=stream)
         if place + 1 < last:

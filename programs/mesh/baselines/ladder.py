@@ -134,7 +134,7 @@ def allreduce(
     while far < groups.width:
         adds = inside & (at % (2 * far) == 0) & (at + far < groups.width)
         (loaded,) = exchange(block, bar, Transfer(axis, np.where(adds, columns + far, columns), total, asks=True))
-        software.stage(block, channel, numbers, adds)
+        software.stage(block, channel, numbers, adds, itemsize=tiles.itemsize)
         marks = adds[low : low + count] if block.payload else np.ones(1, bool)
         marks = marks.reshape(*((1, -1) if axis == "x" else (-1, 1)), *(1,) * (tiles.ndim - 2))
         np.copyto(loaded, np.where(marks, combine(total, loaded), total))
@@ -159,7 +159,7 @@ def allreduce_by_all(
         block.clock.software(block.device.collective_cycles)
     for place in spread(block, groups.width, sample):
         (loaded,) = exchange(block, bar, Transfer(axis, groups.owners(columns, place), tiles, asks=True))
-        software.stage(block, channel, numbers, inside)
+        software.stage(block, channel, numbers, inside, itemsize=tiles.itemsize)
         total = loaded if total is None else block.memory.keep("total", combine(total, loaded))
         del loaded
     return np.asarray(total)

@@ -55,7 +55,8 @@ def relay(
     for place in order:
         fabric.transfer(block, channel, tiles, tiles, positions=places == place, combine=combine)
         to = places == (place - 1 if back else place + 1)
-        software.stage(block, channel, 0, to)
+        # What it combines is counted; the task's time is below.
+        software.stage(block, channel, 0 if combine is None else numbers, to, stream=True, itemsize=tiles.itemsize)
         software.run(block, channel, inferred.TASK - block.device.beta + numbers, to)
 
 

@@ -188,7 +188,7 @@ def allreduce(
     for takers, partners in steps:
         owners = np.where(takers, groups.base(columns) + partners, columns)
         (arrived,) = exchange(block, bar, Transfer(axis, owners, total))
-        software.stage(block, channel, numbers, takers)
+        software.stage(block, channel, numbers, takers, itemsize=tiles.itemsize)
         is_first = here(block, axis, at < partners, total)  # both partners combine in the same order
         joined = combine(np.where(is_first, total, arrived), np.where(is_first, arrived, total))
         np.copyto(arrived, np.where(here(block, axis, takers, total), joined, total))
