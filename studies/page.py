@@ -2,11 +2,9 @@
 
 import base64
 import json
-import shlex
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from html import escape
 from typing import Any, NamedTuple
 
@@ -14,9 +12,9 @@ import numpy as np
 
 from meshrt.kinds import legend
 from meshrt.machine import find_machine
-from meshrt.program import settings_of
 from meshrt.report import Report
 from meshrt.roofline import parts_of, rows
+from meshrt.studies.again import again, preset_of, untold
 from meshrt.studies.grid import shown
 from meshrt.studies.heat import COLOURS, in_words, levels, pooled
 from meshrt.studies.maps import Picture, RunMaps, picture, there
@@ -111,50 +109,23 @@ def _sections(run: PageRun) -> Iterator[str]:
     yield f"<h2>Device</h2>{_pairs(_device(report))}{_sources(report)}"
     yield "<h2>How to repeat it</h2>"
     if command is None:
-        yield "<p>As far as the report says, which knows neither --payload nor files nor what is of the host:</p>"
+        yield f"<p>{escape(' '.join(untold(report)))}</p>"
     yield f"<pre>{escape(command or again(report))}</pre>"
     version = report["host"].get("version", "unknown")
     ranks = report["host"].get("ranks", 1)
     yield f"<p>meshrt {escape(str(version))}; ranks: {ranks}, of which any number gives the same.</p>"
 
 
-def again(report: Mapping[str, Any]) -> str:
-    """The command line of a run, as far as a report has it."""
-    name, machine = str(report["program"]), str(report["machine"])
-    words = ["meshrt", "run", name, *(["--on", machine] if machine != "mesh" else [])]
-    settings = settings_of(machine)
-    size = find_machine(machine).SHARED["size"]
-    width, height = report["mesh"]
-    preset = _preset(report)
-    values = {
-        **{key: value for key, value in report["device"].items() if key in settings and value != preset.get(key)},
-        **report["arguments"], size: f"{width}x{height}" if machine == "mesh" else width,
-        "device": report["device"]["name"],
-    }  # fmt: skip
-    for key, value in values.items():
-        if value is True:
-            words.append(f"--{key.replace('_', '-')}")
-        elif value is not None and value is not False:
-            words += [f"--{key.replace('_', '-')}", str(value)]
-    return shlex.join(words)
-
-
-def _preset(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The device of that name as it is by itself; empty for one of the user's own."""
-    device = find_machine(report["machine"]).PRESETS.get(report["device"]["name"])
-    return {} if device is None else asdict(device)
-
-
 def _device(report: Mapping[str, Any]) -> dict[str, Any]:
     """Its numbers; those that were replaced with what they were."""
-    preset, numbers = _preset(report), report["device"]
+    preset, numbers = preset_of(report), report["device"]
     changed = {key for key, value in numbers.items() if json.dumps(preset.get(key, value)) != json.dumps(value)}
     return {key: f"{_text(value)}, in place of {_text(preset[key])}" if key in changed else value
             for key, value in numbers.items()}  # fmt: skip
 
 
 def _sources(report: Mapping[str, Any]) -> str:
-    sources = _preset(report).get("sources", ())
+    sources = preset_of(report).get("sources", ())
     return f"<ul>{''.join(f'<li>{escape(source)}</li>' for source in sources)}</ul>"
 
 

@@ -1,6 +1,6 @@
 """A system on a chip as a machine: what `meshrt.machine` asks of every one."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 from meshrt.arm import report
@@ -8,7 +8,7 @@ from meshrt.arm.device import ARM_PRESETS, ArmDevice, find_arm_device
 from meshrt.arm.report import rows, title
 from meshrt.arm.roofline import ceilings
 from meshrt.arm.soc import Soc
-from meshrt.machine import Held, Measured
+from meshrt.machine import Held, Measured, changed
 from meshrt.options import FILE, AtLeast, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
@@ -18,7 +18,7 @@ from meshrt.ranks.files import check_target
 from meshrt.ranks.trace import begin_trace, write_trace
 
 __all__ = [
-    "ONE_MEMORY", "PRESETS", "QUICK", "SHARED", "SUMMARY", "TIMELINE", "ceilings", "fullest", "gather",
+    "ONE_MEMORY", "PRESETS", "QUICK", "SHARED", "SUMMARY", "TIMELINE", "asked", "ceilings", "fullest", "gather",
     "open_machine", "rows", "title", "with_memory",
 ]  # fmt: skip
 
@@ -59,6 +59,15 @@ def open_machine(
 def fullest(soc: Soc) -> Held:
     """What DRAM held."""
     return Held(soc.memory.peak, soc.device.dram_bytes, 0, "DRAM", soc.memory.fullest)
+
+
+def asked(report: Mapping[str, Any]) -> tuple[dict[str, Any], Collection[str]]:
+    """The options that a report tells, and the numbers of the device that they change. --spill without a spill is no
+    other run.
+    """
+    numbers = {"dram": "dram_bytes", "registers": "registers"}
+    spill = any(report["measured"]["spills"].values())
+    return {"cores": report["mesh"][0], "spill": spill, **changed(report, PRESETS, numbers)}, numbers.values()
 
 
 def with_memory(settings: Mapping[str, Any], nbytes: int) -> dict[str, Any]:

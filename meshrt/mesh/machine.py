@@ -1,11 +1,11 @@
 """The mesh as a machine: what `meshrt.machine` asks of every one."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any
 
 from meshrt.errors import UsageError
-from meshrt.machine import Measured
+from meshrt.machine import Measured, changed
 from meshrt.mesh import report
 from meshrt.mesh.block import Block, make_block
 from meshrt.mesh.defects import WaferMap, is_rate, make_wafer
@@ -22,7 +22,7 @@ from meshrt.ranks.devicemaps import check_maps
 from meshrt.ranks.files import check_target
 
 __all__ = [
-    "PRESETS", "SHARED", "SUMMARY", "TIMELINE", "ceilings", "gather", "open_machine", "rows", "title",
+    "PRESETS", "SHARED", "SUMMARY", "TIMELINE", "asked", "ceilings", "gather", "open_machine", "rows", "title",
 ]  # fmt: skip
 
 SHARED = {"size": "mesh", "memory": "core_memory"}
@@ -97,6 +97,13 @@ def open_machine(
     block.console = console
     board.owned_by(os.getpid(), block.mesh.cores_here)
     return block
+
+
+def asked(report: Mapping[str, Any]) -> tuple[dict[str, Any], Collection[str]]:
+    """The options that a report tells, and the numbers of the device that they change."""
+    numbers = {"core_memory": "core_memory", "route_entries": "route_entries"}
+    width, height = report["mesh"]
+    return {"mesh": f"{width}x{height}", **changed(report, PRESETS, numbers)}, numbers.values()
 
 
 def _messages(goal: str | None, chakra: str | None, cores: int) -> Any:
