@@ -125,8 +125,22 @@ def test_what_cannot_be_shown_is_told(run: Path, tmp_path: Path) -> None:
     ):
         result = meshrt("show", *arguments)
         assert isinstance(result.exception, UsageError) and reason in str(result.exception), arguments
-    result = meshrt("html", bare)
-    assert isinstance(result.exception, UsageError) and "is no report of schema" in str(result.exception)
+    other = tmp_path / "other.json"
+    report = json.loads(run.read_text())
+    report["measured"]["critical_path"]["cycles"] += 1
+    other.write_text(json.dumps(report))
+    maps = other.with_suffix(".npz")
+    maps.write_bytes(run.with_suffix(".npz").read_bytes())
+    for arguments, reason in (
+        (["html", bare], "is no report of schema"),
+        (["html", other], f"{maps} has the maps of another run than {other}: cycles is "),
+        (["show", other], "write both at once, with --json "),
+        (["html", run, "--to", run], f"the report and --to both name {run}"),
+        (["html", run, other, "--to", maps], f"the maps and --to both name {maps}"),
+    ):
+        result = meshrt(*arguments)
+        assert isinstance(result.exception, UsageError) and reason in str(result.exception), arguments
+    assert json.loads(run.read_text())["machine"] == "mesh"
 
 
 class Page(HTMLParser):
