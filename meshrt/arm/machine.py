@@ -9,7 +9,7 @@ from meshrt.arm.report import rows, title
 from meshrt.arm.roofline import ceilings
 from meshrt.arm.soc import Soc
 from meshrt.machine import Held, Measured, changed
-from meshrt.options import FILE, AtLeast, Choices, Shown
+from meshrt.options import WRITTEN, AtLeast, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
@@ -37,9 +37,9 @@ def open_machine(
     dram: Annotated[int | None, "Of all cores.  [default: device's]", AtLeast(1), Shown("BYTES")] = None,
     registers: Annotated[int | None, "Of a core, of 128 bits.  [default: device's]", AtLeast(1)] = None,
     spill: Annotated[bool, "Kernels may ask for more registers, which go to the stack."] = False,
-    maps: Annotated[str | None, "Write what each core did, for `meshrt show`.", Shown("FILE.npz"), FILE] = None,
+    maps: Annotated[str | None, "Write what each core did, for `meshrt show`.", Shown("FILE.npz"), WRITTEN] = None,
     trace: Annotated[str | None, "Write what ran when, for a trace viewer such as Perfetto.",
-        Shown("PATH"), FILE] = None,
+        Shown("PATH"), WRITTEN] = None,
 ) -> Soc:  # fmt: skip
     """This rank's cores. UsageError."""
     if maps is not None:

@@ -12,7 +12,7 @@ from meshrt.gpu.presets import GPU_PRESETS, find_gpu
 from meshrt.gpu.report import rows, title
 from meshrt.gpu.roofline import ceilings
 from meshrt.machine import Held, Measured, changed
-from meshrt.options import FILE, AtLeast, AtMost, Choices, Shown
+from meshrt.options import WRITTEN, AtLeast, AtMost, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
@@ -55,9 +55,9 @@ def open_machine(
     gpu_memory: Annotated[int | None, "Of a GPU.  [default: device's]", AtLeast(1), Shown("BYTES")] = None,
     static: Annotated[bool, "Record what repeats, and replay it.  [default: eager]", Shown("eager")] = False,
     maps: Annotated[str | None, "Write what each GPU and its link did, for `meshrt show`.",
-        Shown("FILE.npz"), FILE] = None,
+        Shown("FILE.npz"), WRITTEN] = None,
     trace: Annotated[str | None, "Write what ran when, for a trace viewer such as Perfetto.",
-        Shown("PATH"), FILE] = None,
+        Shown("PATH"), WRITTEN] = None,
 ) -> Gpus:  # fmt: skip
     """This rank's GPUs. UsageError."""
     if maps is not None:

@@ -15,7 +15,7 @@ from meshrt.mesh.mesh import parse_mesh
 from meshrt.mesh.presets import PRESETS
 from meshrt.mesh.report import rows, title
 from meshrt.mesh.roofline import ceilings
-from meshrt.options import FILE, AtLeast, AtMost, Choices, Listed, Shown
+from meshrt.options import FILE, WRITTEN, AtLeast, AtMost, Choices, Listed, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.devicemaps import check_maps
@@ -49,16 +49,16 @@ def open_machine(
         Shown("CxR")] = None,
     defects_seed: Annotated[int | None, "What is dead at a RATE.  [default: 0]", AtLeast(0)] = None,
     maps: Annotated[str | None, "Write what each core and link did, for `meshrt show`.",
-        Shown("FILE.npz"), FILE] = None,
+        Shown("FILE.npz"), WRITTEN] = None,
     trace: Annotated[str | None, "Write what some cores did when, for a trace viewer such as Perfetto.",
-        Shown("PATH"), FILE] = None,
+        Shown("PATH"), WRITTEN] = None,
     trace_cores: Annotated[str | None, "Which.  [default: 32 along the diagonal]",
         Shown("X,Y;X,*;..."), Listed(";,")] = None,
     trace_links: Annotated[str | None, "And when links out of these were busy.  [default: none]",
         Shown("X,Y;X,*;..."), Listed(";,")] = None,
-    goal: Annotated[str | None, "Write all messages as a GOAL schedule, for LogGOPSim.", Shown("FILE"), FILE] = None,
+    goal: Annotated[str | None, "Write all messages as a GOAL schedule, for LogGOPSim.", Shown("FILE"), WRITTEN] = None,
     chakra: Annotated[str | None, "The same as Chakra traces PREFIX.CORE.et, for ASTRA-sim.",
-        Shown("PREFIX"), FILE] = None,
+        Shown("PREFIX"), WRITTEN] = None,
 ) -> Block:  # fmt: skip
     """This rank's block of the mesh. `wafer` lays one of that width and height on a wafer with defects; `timed` as in
     `Cores`. UsageError.

@@ -10,7 +10,7 @@ from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NEURON_PRESETS, NeuronDevice, find_neuron_device
 from meshrt.neuron.report import rows, title
 from meshrt.neuron.roofline import ceilings
-from meshrt.options import FILE, AtLeast, AtMost, Choices, Shown
+from meshrt.options import WRITTEN, AtLeast, AtMost, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
@@ -40,9 +40,9 @@ def open_machine(
         ] = None,
     device: Annotated[str | NeuronDevice, "", Choices(tuple(NEURON_PRESETS))] = "trn1",
     maps: Annotated[str | None, "Write what each core and its link did, for `meshrt show`.",
-        Shown("FILE.npz"), FILE] = None,
+        Shown("FILE.npz"), WRITTEN] = None,
     trace: Annotated[str | None, "Write what ran when, for a trace viewer such as Perfetto.",
-        Shown("PATH"), FILE] = None,
+        Shown("PATH"), WRITTEN] = None,
     sbuf_bytes: Annotated[int | None, "Of a partition of SBUF.  [default: device's]", AtLeast(1)] = None,
 ) -> Cores:  # fmt: skip
     """This rank's NeuronCores. UsageError."""
