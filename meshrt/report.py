@@ -1,6 +1,7 @@
 """One report of a run, whatever the machine: the JSON, the table that a person reads, and numbers by their names."""
 
 import json
+import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -144,6 +145,8 @@ class Report:
 
     def write(self, path: str | Path) -> None:
         """Write the JSON to a file. UsageError where that cannot be."""
+        if not isinstance(path, (str, os.PathLike)) or not str(path):
+            raise UsageError(f"the report is to be written to {path!r}: give the name of a file")
         write_json(self.data, str(path), "the report")
 
     def _repr_html_(self) -> str:

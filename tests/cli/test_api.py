@@ -372,6 +372,9 @@ def test_a_report_tells_which_numbers_it_has() -> None:
         report.kind("link_bytes")
     with pytest.raises(UsageError, match=r"the report /nowhere/r.json cannot be written"):
         report.write("/nowhere/r.json")
+    for nothing in (None, "", 3):
+        with pytest.raises(UsageError, match=rf"the report is to be written to {nothing!r}: give the name of a file"):
+            report.write(nothing)  # type: ignore[arg-type]
     (full,) = meshrt.sweep("gemm", core_memory=[10])
     assert "hops" not in full
     asks: list[Callable[[], Any]] = [
