@@ -34,7 +34,7 @@ def said(report: dict[str, Any]) -> Iterator[str | Grid]:
 
 
 def _line(report: dict[str, Any], trial: dict[str, Any], notes: list[str]) -> tuple[Any, ...]:
-    tokens = [f"{token['cycles']:,.0f}" for token in trial["tokens"]]
+    tokens = [token["cycles"] for token in trial["tokens"]]
     return (
         trial["part"],
         _cores(f"{trial['side']}x{trial['side']}", trial["regions"]),
@@ -42,7 +42,7 @@ def _line(report: dict[str, Any], trial: dict[str, Any], notes: list[str]) -> tu
         trial["phases"],
         Cell(trial["memory_bytes"], "" if trial["memory_bytes"] is None else size(trial["memory_bytes"])),
         _cycles(trial["cycles"]),
-        " ".join(tokens),
+        Cell(" ".join(map(str, tokens)), " ".join(f"{cycles:,.0f}" for cycles in tokens)),
         _verdict(trial["refused"], is_chosen(report, trial), notes),
     )
 
