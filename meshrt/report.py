@@ -177,6 +177,8 @@ def read_report(path: str) -> Report:
         raise UsageError(f"{path} cannot be read as a report: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read as a report: {error}") from error
+    if isinstance(data, dict) and isinstance(data.get("refused"), str):
+        raise UsageError(f"{path} has no numbers: the run was refused: {data['refused']}")
     if not isinstance(data, dict) or data.get("schema") != SCHEMA or data.get("machine") not in machines():
         raise UsageError(
             f"{path} is no report of schema {SCHEMA} of {', '.join(machines())}: give what `meshrt run --json` wrote"

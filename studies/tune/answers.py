@@ -182,6 +182,8 @@ def apply(
     """
     if arguments["system"] != "waferllm":
         raise UsageError(f"--tuned is for waferllm; --system {arguments['system']} was not tuned: leave it away")
+    if arguments.get("as_published"):
+        raise UsageError("--tuned is for programs as they are; --as-published was not tuned: leave one of them away")
     chosen: dict[str, Any] | MeshrtError | ModelError | None = None
     if comm.rank == 0:
         try:

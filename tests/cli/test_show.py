@@ -125,6 +125,8 @@ def test_what_cannot_be_shown_is_told(run: Path, tmp_path: Path) -> None:
     ):
         result = meshrt("show", *arguments)
         assert isinstance(result.exception, UsageError) and reason in str(result.exception), arguments
+    refused = tmp_path / "refused.json"
+    refused.write_text('{"machine": "mesh", "refused": "core (0, 0) is full"}')
     other = tmp_path / "other.json"
     report = json.loads(run.read_text())
     report["measured"]["critical_path"]["cycles"] += 1
@@ -133,6 +135,7 @@ def test_what_cannot_be_shown_is_told(run: Path, tmp_path: Path) -> None:
     maps.write_bytes(run.with_suffix(".npz").read_bytes())
     for arguments, reason in (
         (["html", bare], "is no report of schema"),
+        (["html", refused], "has no numbers: the run was refused: core (0, 0)"),
         (["html", other], f"{maps} has the maps of another run than {other}: cycles is "),
         (["show", other], "write both at once, with --json "),
         (["html", run, "--to", run], f"the report and --to both name {run}"),

@@ -372,8 +372,12 @@ def test_without_prefill_the_run_is_on_the_cores_of_decode(cache: Path):
     ):
         applied = tuned.apply(alone, console, run_options(system="waferllm", **given), None, question().device)
         assert {name: applied[name] for name in want} == want
-    with pytest.raises(UsageError, match="--tuned is for waferllm"):
-        tuned.apply(alone, console, run_options(system="t10"), None, question().device)
+    for given, says in (
+        ({"system": "t10"}, "--tuned is for waferllm"),
+        ({"system": "waferllm", "as_published": True}, "--as-published was not tuned: leave one of them away"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            tuned.apply(alone, console, run_options(**given), None, question().device)
 
 
 def test_a_cache_folder_that_cannot_be_is_said_before_the_search(tell: Run, tmp_path: Path):
