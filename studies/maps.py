@@ -139,8 +139,8 @@ def maps_of(report: Mapping[str, Any], path: str) -> RunMaps | None:
     maps = read_maps(str(file))
     times = {key: value for key, value in maps.about["parts"]["total"].items() if key != "extrapolated"}
     theirs = {"mesh": maps.about["mesh"], "device": maps.about["device"], **times}
-    path_there = report["measured"]["critical_path"]
-    own = {"mesh": report["mesh"], "device": report["device"]["name"], **{key: path_there.get(key) for key in times}}
+    path_here = report["measured"].get("critical_path", {})
+    own = {"mesh": report["mesh"], "device": report["device"].get("name"), **{key: path_here.get(key) for key in times}}
     for key, value in own.items():
         if theirs[key] != value:
             raise UsageError(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.kinds import legend
 from meshrt.machine import find_machine
 from meshrt.report import Report
@@ -61,18 +62,21 @@ i.addEventListener("pointermove",p);i.addEventListener("pointerdown",p)}
 
 
 class PageRun(NamedTuple):
-    """A run of a page: its report, its maps and its trace if it has any, and how it was started if that is known."""
+    """A run of a page: its report, its maps and its trace if it has any, and how it was started if that is known; or
+    the name of the file that the report is from.
+    """
 
     report: Mapping[str, Any]
     maps: RunMaps | None = None
     trace: RunTrace | None = None
     command: str | None = None
+    name: str | None = None
 
 
 def write_page(runs: Sequence[PageRun]) -> str:
-    """The page of some runs."""
+    """The page of some runs. UsageError for a file that is no whole report."""
+    body = "".join(_whole(run) for run in runs)
     title = " and ".join(f"{run.report['program']} on {run.report['device']['name']}" for run in runs)
-    body = "".join(part for run in runs for part in _sections(run))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -81,8 +85,20 @@ def write_page(runs: Sequence[PageRun]) -> str:
     )
 
 
+def _whole(run: PageRun) -> str:
+    """All that is told of a run. UsageError where the file that it is from lacks something."""
+    try:
+        return "".join(_sections(run))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if run.name is None:
+            raise
+        raise UsageError(
+            f"{run.name} is no whole report of this version of meshrt ({type(error).__name__}: {error}); run it again"
+        ) from error
+
+
 def _sections(run: PageRun) -> Iterator[str]:
-    report, maps, trace, command = run
+    report, maps, trace, command, _ = run
     machine = find_machine(report["machine"])
     yield f"<h1>{escape(machine.title(report))}</h1>"
     yield "<h2>Numbers</h2>"

@@ -35,7 +35,7 @@ def command(reports: tuple[str, ...], to: str | None) -> None:
     for name in reports:
         check_apart({"the report": name, "the maps": str(Path(name).with_suffix(".npz")), "--to": path})
         report = read_report(name).data
-        runs.append(page.PageRun(report, maps.maps_of(report, name)))
+        runs.append(page.PageRun(report, maps.maps_of(report, name), name=name))
     text = page.write_page(runs)
     write_file("--to", path, lambda stream: stream.write(text.encode()))
     click.echo(path)

@@ -131,10 +131,13 @@ def test_what_cannot_be_shown_is_told(run: Path, tmp_path: Path) -> None:
     report = json.loads(run.read_text())
     report["measured"]["critical_path"]["cycles"] += 1
     other.write_text(json.dumps(report))
+    part = tmp_path / "part.json"
+    part.write_text(json.dumps(report | {"host": {}}))
     maps = other.with_suffix(".npz")
     maps.write_bytes(run.with_suffix(".npz").read_bytes())
     for arguments, reason in (
         (["html", bare], "is no report of schema"),
+        (["html", part], f"{part} is no whole report of this version of meshrt (KeyError: 'ranks'); run it again"),
         (["html", refused], "has no numbers: the run was refused: core (0, 0)"),
         (["html", other], f"{maps} has the maps of another run than {other}: cycles is "),
         (["show", other], "write both at once, with --json "),
