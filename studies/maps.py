@@ -122,7 +122,12 @@ def read_maps(path: str) -> RunMaps:
         with file.open("rb") as stream:
             stored = np.load(stream, allow_pickle=False)
             arrays = {name: stored[name] for name in stored.files}
-        return RunMaps(json.loads(str(arrays.pop("about"))), arrays)
+        about = json.loads(str(arrays.pop("about")))
+        if not isinstance(about, dict) or not isinstance(about.get("parts"), dict):
+            raise ValueError("what it is about is not told")
+        for key in ("mesh", "device", "sites", "maps", "limits"):
+            about[key]  # noqa: B018 - KeyError, below
+        return RunMaps(about, arrays)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, EOFError, AttributeError, BadZipFile) as error:

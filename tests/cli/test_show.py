@@ -115,8 +115,11 @@ def test_what_cannot_be_shown_is_told(run: Path, tmp_path: Path) -> None:
     bare.write_text("{}")
     wrong = tmp_path / "wrong.npz"
     wrong.write_text("none")
+    about = tmp_path / "about.npz"
+    np.savez(about, about='{"parts": {}}')
     for arguments, reason in (
         ([bare], "has no maps"),
+        ([about], "is no file that `meshrt run --maps"),
         ([wrong], "is no file that `meshrt run --maps"),
         ([tmp_path / "away.npz"], "cannot be read"),
         ([run, "--phase", "totl"], "no phase 'totl'"),
