@@ -123,10 +123,8 @@ def read_maps(path: str) -> RunMaps:
             stored = np.load(stream, allow_pickle=False)
             arrays = {name: stored[name] for name in stored.files}
         about = json.loads(str(arrays.pop("about")))
-        if not isinstance(about, dict) or not isinstance(about.get("parts"), dict):
-            raise ValueError("what it is about is not told")
-        for key in ("mesh", "device", "sites", "maps", "limits"):
-            about[key]  # noqa: B018 - KeyError, below
+        if not isinstance(about, dict) or not {"mesh", "device", "parts", "sites", "maps", "limits"} <= about.keys():
+            raise ValueError("it does not say what it is about")
         return RunMaps(about, arrays)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}") from error
