@@ -218,6 +218,12 @@ def test_a_search_that_cannot_be(space: Space, message: str):
         tune.check(question(), space)
 
 
+@pytest.mark.parametrize("space", [Space(decode_sides=(8,)), Space(decode_regions=(1,))])
+def test_where_nothing_is_decoded_no_cores_are_for_it(space: Space) -> None:
+    with pytest.raises(UsageError, match="is for decode, and --new-tokens 1 has none"):
+        tune.check(question(new=1), space)
+
+
 # -------------------------------------------------------------------------------------------------------- the cache
 
 
