@@ -98,8 +98,8 @@ def reasons(report: dict[str, Any]) -> list[str]:
     layers = report["layers_run"]
     ran = "1 was" if layers == 1 else f"{layers} at most were"
     lines = ["By shape (--payload none)." if layers is None else
-             f"By shape (--payload none); of the layers of a region (of {report['layers']} in all) {ran} run, the last one"
-             " counts for the others."]  # fmt: skip
+             f"By shape (--payload none); of the layers of a region (of {report['layers']} in all) {ran} run, the last"
+             " one counts for the others."]  # fmt: skip
     if report["new_tokens"] > 1:
         lines.append(
             "A token was emulated with the contexts at the beginning, middle and end of decode; between those its"
