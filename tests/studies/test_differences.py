@@ -206,6 +206,10 @@ def test_the_picture_of_a_sweep(tmp_path: Path) -> None:
     combinations.check_picture(str(tmp_path / "a.svg"), chosen)
     combinations.draw(str(tmp_path / "a.svg"), ["steps", "mesh", "hops"], [[1, "2x2", 4], [1, "3x3", None]], 2)
     assert "<svg" in (tmp_path / "a.svg").read_text()
+    rows = [["a", 1, None], ["a", 2, 20], ["a", 3, 30], ["b", 1, 11], ["b", 2, 21], ["b", 3, None]]
+    (panel,) = combinations.figure_of(["name", "m", "hops"], rows, 2).axes
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["1", "2", "3"]
+    assert [list(line.get_xdata()) for line in panel.lines] == [[1, 2], [0, 1]], "where its value stands"
     with pytest.raises(UsageError, match=r"\.png, \.svg or \.pdf"):
         combinations.check_picture("a.jpgg", chosen)
 
