@@ -363,6 +363,7 @@ def test_words_kinds_rows_and_parts_are_explained(run_explain: Callable[[str], s
         ("registers of 32", "registers.max (arm)"),
         ("result.experts.imbalance.worst", "experts (result)"),
         ("docs/decisions/README.md", "# Decisions"),
+        ("first token", "first token: a phase of the mesh"),
     ],
 )
 def test_a_row_is_explained_as_it_is_printed(row: str, path: str, run_explain: Callable[[str], str]) -> None:
