@@ -11,7 +11,7 @@ from meshrt.errors import UsageError
 # Options of meshrt's commands that name a file or folder to write.
 WRITTEN = (
     "--json", "--html", "--maps", "--trace", "--goal", "--chakra", "--logits", "--checkpoint", "--out", "--to", "--png",
-    "--csv", "--plot", "--dump",
+    "--csv", "--plot", "--dump", "--outputs",
 )  # fmt: skip
 MOST_RUNS = 1000  # Slurm refuses larger arrays unless its MaxArraySize (1001) was raised
 
@@ -48,8 +48,10 @@ def expand(arguments: tuple[str, ...], axes: list[tuple[str, tuple[str, ...]]]) 
     targets = Counter(target for run in runs for target in _targets(run))
     if twice := [target for target, times in targets.items() if times > 1]:
         flag, path = twice[0]
+        templates = [template for option, template in _targets(arguments) if option == flag]
+        absent = [name for name in names if not any(f"{{{name}}}" in template for template in templates)] or names
         raise UsageError(
-            f"{targets[twice[0]]} runs would write {path}: put {{{names[0]}}} into the name given to {flag}"
+            f"{targets[twice[0]]} runs would write {path}: put {{{absent[0]}}} into the name given to {flag}"
         )
     return runs
 

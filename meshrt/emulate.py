@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,7 +16,7 @@ from meshrt.errors import FullError, LimitError, UsageError, in_full, told
 from meshrt.given import Own, options_of
 from meshrt.machine import find_machine
 from meshrt.options import in_short, pythons, several
-from meshrt.program import Program, checked_settings
+from meshrt.program import Program, checked_settings, settings_of
 from meshrt.ranks import host, launcher, outside
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
@@ -138,6 +139,7 @@ def sweep(
     varied = {name: values for name, values in every.items() if values is not None}
     runs = [options | dict(zip(varied, values, strict=True)) for values in product(*varied.values())]
     ready = [options_of(program, on, choice) for choice in runs]
+    _check_written(ready)
     host.prepare_environment()
     comm = comm or host.communicator()
     reports: dict[int, Report] = {}
@@ -155,6 +157,23 @@ def sweep(
     all_reports = {at: report for part in comm.allgather(reports) for at, report in part.items()}
     meeting.over()
     return [all_reports[at] for at in range(len(ready))]
+
+
+def _check_written(runs: Sequence[tuple[Program, Mapping[str, Any], Mapping[str, Any]]]) -> None:
+    """UsageError where several runs would write one file, of which that of the last would be left."""
+    targets = Counter(
+        (option.name, str(values[option.name]))
+        for program, arguments, settings in runs
+        for values in [{**arguments, **settings}]
+        for option in (*program.options, *settings_of(program.machine).values())
+        if option.written and values.get(option.name) is not None
+    )
+    for (name, target), count in targets.items():
+        if count > 1:
+            raise UsageError(
+                f"{name} is {target!r} in {count} runs, each of which would write it: leave it away, and run those that"
+                " it is for one by one"
+            )
 
 
 def _with_numbers(payload: Any) -> bool:

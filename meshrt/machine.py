@@ -7,6 +7,8 @@ A machine is a folder of meshrt/ with a file machine.py in it, found by its name
     SHARED                                                         words that every machine understands for one of them:
                                                                    `size`, how many there are; `memory`, its limit
     PRESETS                                                        its devices, by name
+    asked(report)                                                  its options as far as a report tells them, and the
+                                                                   numbers of the device that they have changed
     SUMMARY                                                        what a sweep shows unless asked for other numbers
     TIMELINE                                                       what a page says over a trace of so many devices
     ONE_MEMORY, QUICK                                              not of the mesh: all share one memory; a run by shape
@@ -106,6 +108,19 @@ def one_phase(owner: InPhases, name: str, tokens: int | None) -> Iterator[None]:
         yield
     finally:
         owner.open_phase = ""
+
+
+def changed(report: Mapping[str, Any], presets: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
+    """Of `options`, each with the number of the device that it replaces, those that a run was given: where a number is
+    not the preset's. All of them for a device of the user's own.
+    """
+    device = report["device"]
+    preset = presets.get(device["name"])
+    return {
+        option: device[number]
+        for option, number in options.items()
+        if preset is None or getattr(preset, number) != device[number]
+    }
 
 
 def machines() -> list[str]:

@@ -21,6 +21,7 @@ from meshrt.whole import LARGEST
 # What may follow the help in Annotated[kind, help, ...]:
 HOST = "host"  # an option that says how a run is done, not what; reports leave it out
 FILE = "file"  # a text that may name a file or a folder: a script may give a path, such as pathlib's
+WRITTEN = "written"  # one that a run writes: of several runs each wants its own
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class Option:
     machine: str = ""  # that it is an option of, if of none of a program's own
     literals: tuple[Any, ...] = ()  # what the choices are to the program, if no texts
     file: bool = False  # may it be a path?
+    written: bool = False  # does a run write it?
     between: str = ""  # what is between the parts of a text that a script may give one by one
 
     @property
@@ -288,7 +290,7 @@ def _option(program: str, parameter: inspect.Parameter, hint: Any) -> Option:
     if get_origin(hint) is Annotated:
         hint, *extras = get_args(hint)
         at = next((at for at, extra in enumerate(extras) if isinstance(extra, str)), None)
-        if at is not None and (at == 0 or extras[at] not in (HOST, FILE)):
+        if at is not None and (at == 0 or extras[at] not in (HOST, FILE, WRITTEN)):
             text = extras.pop(at)
     others: list[Any] = []
     if get_origin(hint) in (Union, UnionType):
@@ -301,7 +303,7 @@ def _option(program: str, parameter: inspect.Parameter, hint: Any) -> Option:
     more: dict[str, Any] = {"choices": choices, "also": also, "words": words}
     if not all(isinstance(literal, str) for literal in literals):
         more["literals"] = literals
-    more |= {"reported": HOST not in extras, "file": FILE in extras}
+    more |= {"reported": HOST not in extras, "file": FILE in extras or WRITTEN in extras, "written": WRITTEN in extras}
     for extra in extras:
         match extra:
             case AtLeast(least):

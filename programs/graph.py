@@ -8,7 +8,7 @@ import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
-from meshrt.options import FILE, HOST, AtLeast
+from meshrt.options import FILE, HOST, WRITTEN, AtLeast
 from meshrt.programs.feeding import check_outputs, feeds_of, graph_of, told
 from meshrt.programs.mesh.operators import run_operators
 from meshrt.programs.mesh.values import Axis, MeshMachine, gathered
@@ -22,7 +22,7 @@ def run(
     model: Annotated[str | None, "a folder that `meshrt import` made of an ONNX file", FILE] = None,
     sizes: Annotated[str | None, "of what the graph has a name for, as S=4,T=9"] = None,
     inputs: Annotated[str | None, "FILE.npz with arrays by the names of inputs  [default: random ones]", FILE] = None,
-    outputs: Annotated[str | None, "FILE.npz to write the outputs to", HOST, FILE] = None,
+    outputs: Annotated[str | None, "FILE.npz to write the outputs to", HOST, WRITTEN] = None,
     phases: Annotated[int, "K: phases of the trees that sums are made by", AtLeast(1)] = 2,
     seed: Annotated[int | None, "of the random inputs  [default: 0]", AtLeast(0)] = None,
 ) -> dict[str, Any]:

@@ -33,9 +33,12 @@ def keep(lines: Sequence[str]) -> None:
 
 
 def split(texts: Sequence[str], relations: str = "==|<=|>=|=|<|>") -> Iterator[tuple[str, str, str, str]]:
-    """'hops=2,stages<3', ... -> the bound as it was written, and its name, relation and value. UsageError."""
+    """'hops=2,stages<3', ... -> the bound as it was written, and its name, relation and value. UsageError.
+
+    A phase may be named anything: first token.hops=5.
+    """
     for text in (part.strip() for whole in texts for part in whole.split(",")):
-        match = re.fullmatch(rf"([\w.-]+)\s*({relations})\s*([^\s=].*)", text)
+        match = re.fullmatch(rf"([^=<>~!]*[^=<>~!\s])\s*({relations})\s*([^\s=].*)", text)
         if match is None:
             raise UsageError(f"--expect {text!r} is no NAME, one of {relations.replace('|', ' ')}, and a bound: hops=2")
         name, relation, bound = match.groups()

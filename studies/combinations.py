@@ -85,11 +85,22 @@ def check_picture(path: str, chosen: Axes) -> None:
 
 
 def draw(path: str, header: Sequence[str], rows: Sequence[Sequence[Any]], options: int) -> None:
-    """A panel a number, over the option that changes fastest, with a line for each combination of the others."""
+    """The picture as a file."""
     import io
 
+    image = io.BytesIO()
+    figure_of(header, rows, options).savefig(image, format=Path(path).suffix.removeprefix(".") or "png", dpi=120)
+    write_file("--png", path, lambda stream: stream.write(image.getvalue()))
+
+
+def figure_of(header: Sequence[str], rows: Sequence[Sequence[Any]], options: int) -> Any:
+    """A panel a number, over the option that changes fastest, with a line for each combination of the others.
+
+    Its values stand in the order in which they were given, also where a line has none of some of them.
+    """
     from matplotlib.figure import Figure
 
+    values = [*dict.fromkeys(str(row[options - 1]) for row in rows)]
     numbers = [at for at in range(options, len(header)) if header[at] != "refused"]
     figure = Figure(figsize=(4 * len(numbers), 3.6), layout="constrained")
     lines: dict[tuple[Any, ...], list[Sequence[Any]]] = {}
@@ -98,13 +109,12 @@ def draw(path: str, header: Sequence[str], rows: Sequence[Sequence[Any]], option
     for panel, at in zip(figure.subplots(1, len(numbers), squeeze=False)[0], numbers, strict=True):
         for names, points in lines.items():
             drawn = [point for point in points if point[at] is not None]
-            at_values = [str(point[options - 1]) for point in drawn]
+            at_values = [values.index(str(point[options - 1])) for point in drawn]
             panel.plot(at_values, [point[at] for point in drawn], "o-", label=", ".join(map(str, names)))
+        panel.set_xticks(range(len(values)), values)
         panel.set_title(header[at])
         panel.set_xlabel(header[options - 1])
         panel.set_ylim(bottom=0)
     if options > 1:
         figure.axes[0].legend(title=", ".join(header[: options - 1]))
-    image = io.BytesIO()
-    figure.savefig(image, format=Path(path).suffix.removeprefix(".") or "png", dpi=120)
-    write_file("--png", path, lambda stream: stream.write(image.getvalue()))
+    return figure

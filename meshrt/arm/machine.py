@@ -1,6 +1,6 @@
 """A system on a chip as a machine: what `meshrt.machine` asks of every one."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 from meshrt.arm import report
@@ -8,8 +8,8 @@ from meshrt.arm.device import ARM_PRESETS, ArmDevice, find_arm_device
 from meshrt.arm.report import rows, title
 from meshrt.arm.roofline import ceilings
 from meshrt.arm.soc import Soc
-from meshrt.machine import Held, Measured
-from meshrt.options import FILE, AtLeast, Choices, Shown
+from meshrt.machine import Held, Measured, changed
+from meshrt.options import WRITTEN, AtLeast, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
@@ -18,7 +18,7 @@ from meshrt.reports.devicemaps import check_maps
 from meshrt.reports.trace import begin_trace, write_trace
 
 __all__ = [
-    "ONE_MEMORY", "PRESETS", "QUICK", "SHARED", "SUMMARY", "TIMELINE", "ceilings", "fullest", "gather",
+    "ONE_MEMORY", "PRESETS", "QUICK", "SHARED", "SUMMARY", "TIMELINE", "asked", "ceilings", "fullest", "gather",
     "open_machine", "rows", "title", "with_memory",
 ]  # fmt: skip
 
@@ -37,9 +37,9 @@ def open_machine(
     dram: Annotated[int | None, "Of all cores.  [default: device's]", AtLeast(1), Shown("BYTES")] = None,
     registers: Annotated[int | None, "Of a core, of 128 bits.  [default: device's]", AtLeast(1)] = None,
     spill: Annotated[bool, "Kernels may ask for more registers, which go to the stack."] = False,
-    maps: Annotated[str | None, "Write what each core did, for `meshrt show`.", Shown("FILE.npz"), FILE] = None,
+    maps: Annotated[str | None, "Write what each core did, for `meshrt show`.", Shown("FILE.npz"), WRITTEN] = None,
     trace: Annotated[str | None, "Write what ran when, for a trace viewer such as Perfetto.",
-        Shown("PATH"), FILE] = None,
+        Shown("PATH"), WRITTEN] = None,
 ) -> Soc:  # fmt: skip
     """This rank's cores. UsageError."""
     if maps is not None:
@@ -59,6 +59,15 @@ def open_machine(
 def fullest(soc: Soc) -> Held:
     """What DRAM held."""
     return Held(soc.memory.peak, soc.device.dram_bytes, 0, "DRAM", soc.memory.fullest)
+
+
+def asked(report: Mapping[str, Any]) -> tuple[dict[str, Any], Collection[str]]:
+    """The options that a report tells, and the numbers of the device that they change. --spill without a spill is no
+    other run.
+    """
+    numbers = {"dram": "dram_bytes", "registers": "registers"}
+    spill = any(report["measured"]["spills"].values())
+    return {"cores": report["mesh"][0], "spill": spill, **changed(report, PRESETS, numbers)}, numbers.values()
 
 
 def with_memory(settings: Mapping[str, Any], nbytes: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 from operator import eq
 from typing import TYPE_CHECKING
@@ -36,15 +37,19 @@ def command(name: str) -> None:
     from meshrt.reports.words import WORDS
 
     fields = [(machine, path, field) for machine in machines() for path, field in fields_of(machine).items()]
-    query = name.strip().casefold()
+    query = _row(name).casefold()
+    if not query:
+        raise UsageError(f"{name!r} names nothing: give a field, a word or a page, such as hops")
     if query.endswith(".md"):
         click.echo(_page(query))
         return
     words = {word: text for word, text in (WORDS | KINDS).items() if query in (word, word + "s")}
     matches = [row for row in fields if _names(query, *row[1:])]
     of_host = f".{query.removeprefix('host.')}."
-    matches += [("host", path, field) for path, field in HOST_FIELDS.items() if of_host in f".{path}."]
-    key = query.removeprefix("result.")
+    matches += [
+        ("host", path, field) for path, field in HOST_FIELDS.items() if of_host in f".{path}." or query == field.row
+    ]
+    key = query.removeprefix("result.").partition(".")[0] if query.startswith("result.") else query
     matches += [("result", name, field) for name, field in RESULTS.items() if fnmatchcase(key, name)]
     if not words and not matches:
         parts = [part for _, path, field in fields for part in (path, *path.split("."), field.row)]
@@ -74,16 +79,28 @@ def _page(name: str) -> str:
     installed = Path(meshrt.__file__).parent / "docs"
     folder = installed if installed.is_dir() else installed.parents[1] / "docs"
     pages = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*.md"))}
-    wanted = name.removeprefix("docs/")
-    if wanted not in pages:
+    wanted = {page.casefold(): path for page, path in pages.items()}.get(name.removeprefix("docs/"))
+    if wanted is None:
         there_are = f"there are {', '.join(pages)}"
-        raise UsageError(f"there is no page {name!r}: {nearest(wanted, pages, there_are)}")
-    return pages[wanted].read_text(encoding="utf-8")
+        raise UsageError(f"there is no page {name!r}: {nearest(name.removeprefix('docs/'), pages, there_are)}")
+    return wanted.read_text(encoding="utf-8")
+
+
+def _row(name: str) -> str:
+    """The name of a row as a table has it, without the mark behind it and without its limit: memory of 48.0 KiB."""
+    name = re.sub(r" ['*^~]$", "", name.strip())
+    return re.sub(r" of [\d.,]+( [KMGT]?i?B)?$", "", name)
 
 
 def _names(query: str, path: str, field: Field) -> bool:
     """Is a number asked for: by its path, the beginning or the end of that, or its row in a printed table?"""
-    if field.row and query in (field.row.casefold(), field.row.casefold().lstrip("*, ")):
+    row = field.row.casefold()
+    if row == "*":  # a row of each instruction, by its name
+        from meshrt.arm.isa import OPERATIONS
+
+        if query in OPERATIONS:
+            return True
+    elif row and (query == row.lstrip("*, ") or fnmatchcase(query, row)):
         return True
     query = query.removeprefix("measured.")
     whole, parts = path.split("."), query.split(".")

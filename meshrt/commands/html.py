@@ -25,7 +25,7 @@ def command(reports: tuple[str, ...], to: str | None) -> None:
     shared.refuse_ranks("one process writes a page")
     from pathlib import Path
 
-    from meshrt.ranks.files import check_target, write_file
+    from meshrt.ranks.files import check_apart, check_target, write_file
     from meshrt.reports.report import read_report
     from meshrt.studies.pictures import maps, page
 
@@ -33,8 +33,9 @@ def command(reports: tuple[str, ...], to: str | None) -> None:
     check_target("--to", path)
     runs = []
     for name in reports:
-        report, beside = read_report(name).data, Path(name).with_suffix(".npz")
-        runs.append(page.PageRun(report, maps.read_maps(str(beside)) if beside.is_file() else None))
+        check_apart({"the report": name, "the maps": str(Path(name).with_suffix(".npz")), "--to": path})
+        report = read_report(name).data
+        runs.append(page.PageRun(report, maps.maps_of(report, name), name=name))
     text = page.write_page(runs)
     write_file("--to", path, lambda stream: stream.write(text.encode()))
     click.echo(path)

@@ -48,7 +48,7 @@ def command(
 
     shared.refuse_ranks("this reads files")
     for option, path in (("--json", json_path), ("--plot", plot), ("--csv", csv_path)):
-        if path is not None and path != "-":
+        if path is not None and (option, path) != ("--json", "-"):
             check_target(option, path)
     if plot:
         pictures.check_plot(plot)

@@ -84,6 +84,9 @@ class ProgramCommand(shared.Sectioned):
             from meshrt.program import settings_of
 
             name = error.option_name
+            if name == "--tuned":
+                message = f"--tuned is for models on the mesh, and this is {self.name} on {self.machine}: leave it away"
+                raise click.NoSuchOption(name, message) from None
             others = [machine for machine in machines() if name.lstrip("-").replace("-", "_") in settings_of(machine)]
             if not others:
                 raise
@@ -170,6 +173,8 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
         verbose([option.name for option in own_options]),
     )
     def run(**values: Any) -> None:
+        if values.get("tuned"):
+            _check_tuned()
         arguments = fixed | {option.name: values.pop(option.name) for option in own_options}
         through = click.get_current_context().obj or (lambda comm: comm)  # of `bench messages`
         sys.exit(failure.run_guarded(lambda comm, board: execute(through(comm), board, program, arguments, **values)))
@@ -178,6 +183,17 @@ def _command(program: Program, name: str, fixed: dict[str, Any]) -> click.Comman
     run.machine = program.machine
     run.own = frozenset(option.name for option in own_options)
     return run
+
+
+def _check_tuned() -> None:
+    """UsageError where what --tuned chooses is given as well, be it the default."""
+    from click.core import ParameterSource
+
+    from meshrt.studies.tune.answers import CHOSEN
+
+    for name in ("mesh", *CHOSEN):
+        if click.get_current_context().get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--tuned chooses --{name.replace('_', '-')} itself: leave out one of the two")
 
 
 def _check_names(program: Program, params: Sequence[click.Parameter]) -> None:
@@ -241,8 +257,9 @@ def execute(
         from meshrt.mesh.devicefile import find_device
         from meshrt.studies.tune.answers import apply
 
-        machine = find_device(settings["device"], **{name: settings[name] for name in ("core_memory", "route_entries")})
-        arguments = apply(comm, console, arguments, settings["mesh"], machine)
+        machine = {name: settings[name] for name in ("device", "core_memory", "route_entries")}
+        numbers = find_device(settings["device"], **{name: machine[name] for name in ("core_memory", "route_entries")})
+        arguments = apply(comm, console, arguments, settings["mesh"], numbers, machine)
         settings["mesh"] = arguments.pop("mesh")
     document = emulate(comm, board, program, arguments, payload=payload == "full", console=console, **settings)
     if document is not None:

@@ -37,11 +37,16 @@ def command(run: str, what: str | None, phase: str, site: str | None, png: str |
       meshrt show run.npz --what idle --png idle.svg
     """
     shared.refuse_ranks("one process draws a picture")
+    from os.path import isfile
+
+    from meshrt.reports.report import read_report
     from meshrt.studies.pictures import heat, maps
 
     if png is not None:
         heat.check_file("--png", png)
     kept = maps.read_maps(run)
+    if not run.endswith(".npz") and isfile(run):
+        maps.maps_of(read_report(run).data, run)
     picture = maps.picture(kept, what or maps.there(kept)[0], phase, site)
     heat.print_heat(picture)
     if png is not None:

@@ -1,6 +1,6 @@
 """GPUs as a machine: what `meshrt.machine` asks of every one."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 from meshrt.gpu import report
@@ -11,8 +11,8 @@ from meshrt.gpu.nodes import AUTO, WAYS
 from meshrt.gpu.presets import GPU_PRESETS, find_gpu
 from meshrt.gpu.report import rows, title
 from meshrt.gpu.roofline import ceilings
-from meshrt.machine import Held, Measured
-from meshrt.options import FILE, AtLeast, AtMost, Choices, Shown
+from meshrt.machine import Held, Measured, changed
+from meshrt.options import WRITTEN, AtLeast, AtMost, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
@@ -21,7 +21,7 @@ from meshrt.reports.devicemaps import check_maps
 from meshrt.reports.trace import begin_trace, write_trace
 
 __all__ = [
-    "ONE_MEMORY", "PRESETS", "QUICK", "SHARED", "SUMMARY", "TIMELINE", "ceilings", "fullest", "gather",
+    "ONE_MEMORY", "PRESETS", "QUICK", "SHARED", "SUMMARY", "TIMELINE", "asked", "ceilings", "fullest", "gather",
     "open_machine", "rows", "title", "with_memory",
 ]  # fmt: skip
 
@@ -55,9 +55,9 @@ def open_machine(
     gpu_memory: Annotated[int | None, "Of a GPU.  [default: device's]", AtLeast(1), Shown("BYTES")] = None,
     static: Annotated[bool, "Record what repeats, and replay it.  [default: eager]", Shown("eager")] = False,
     maps: Annotated[str | None, "Write what each GPU and its link did, for `meshrt show`.",
-        Shown("FILE.npz"), FILE] = None,
+        Shown("FILE.npz"), WRITTEN] = None,
     trace: Annotated[str | None, "Write what ran when, for a trace viewer such as Perfetto.",
-        Shown("PATH"), FILE] = None,
+        Shown("PATH"), WRITTEN] = None,
 ) -> Gpus:  # fmt: skip
     """This rank's GPUs. UsageError."""
     if maps is not None:
@@ -78,6 +78,22 @@ def fullest(gpus: Gpus) -> Held:
     """The GPU that held most, of this rank's."""
     gpu = max(gpus.mine, key=lambda gpu: gpu.memory.peak)
     return Held(gpu.memory.peak, gpu.memory.limit, gpu.index, f"GPU {gpu.index}", gpu.memory.fullest)
+
+
+def asked(report: Mapping[str, Any]) -> tuple[dict[str, Any], Collection[str]]:
+    """The options that a report tells, and the numbers of the device that they change."""
+    device = report["device"]
+    rate, host = f"{device['link']}_bytes_per_second", ("launch_seconds", "step_seconds")
+    numbers = {"link": "link", "link_rate": rate, "gpu_memory": "memory_bytes"}
+    options = {"tp": report["mesh"][0], **report.get("groups", {}), "static": report["static"]}
+    options |= changed(report, PRESETS, numbers)
+    replaced = {*numbers.values(), *(["nvlink_pair_bytes_per_second"] if "link_rate" in options else [])}
+    own = bool(changed(report, PRESETS, dict(zip(host, host, strict=True))))
+    for name, of in FRAMEWORKS.items():
+        if own and [of.launch_seconds, of.step_seconds] == [device[number] for number in host]:
+            options["framework"] = name
+            replaced |= {*host}
+    return options, replaced
 
 
 def with_memory(settings: Mapping[str, Any], nbytes: int) -> dict[str, Any]:

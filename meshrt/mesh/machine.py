@@ -1,11 +1,11 @@
 """The mesh as a machine: what `meshrt.machine` asks of every one."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any
 
 from meshrt.errors import UsageError
-from meshrt.machine import Measured
+from meshrt.machine import Measured, changed
 from meshrt.mesh import report
 from meshrt.mesh.block import Block, make_block
 from meshrt.mesh.defects import WaferMap, is_rate, make_wafer
@@ -15,14 +15,14 @@ from meshrt.mesh.mesh import parse_mesh
 from meshrt.mesh.presets import PRESETS
 from meshrt.mesh.report import rows, title
 from meshrt.mesh.roofline import ceilings
-from meshrt.options import FILE, AtLeast, AtMost, Choices, Listed, Shown
+from meshrt.options import FILE, WRITTEN, AtLeast, AtMost, Choices, Listed, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.files import check_target
 from meshrt.reports.devicemaps import check_maps
 
 __all__ = [
-    "PRESETS", "SHARED", "SUMMARY", "TIMELINE", "ceilings", "gather", "open_machine", "rows", "title",
+    "PRESETS", "SHARED", "SUMMARY", "TIMELINE", "asked", "ceilings", "gather", "open_machine", "rows", "title",
 ]  # fmt: skip
 
 SHARED = {"size": "mesh", "memory": "core_memory"}
@@ -49,16 +49,16 @@ def open_machine(
         Shown("CxR")] = None,
     defects_seed: Annotated[int | None, "What is dead at a RATE.  [default: 0]", AtLeast(0)] = None,
     maps: Annotated[str | None, "Write what each core and link did, for `meshrt show`.",
-        Shown("FILE.npz"), FILE] = None,
+        Shown("FILE.npz"), WRITTEN] = None,
     trace: Annotated[str | None, "Write what some cores did when, for a trace viewer such as Perfetto.",
-        Shown("PATH"), FILE] = None,
+        Shown("PATH"), WRITTEN] = None,
     trace_cores: Annotated[str | None, "Which.  [default: 32 along the diagonal]",
         Shown("X,Y;X,*;..."), Listed(";,")] = None,
     trace_links: Annotated[str | None, "And when links out of these were busy.  [default: none]",
         Shown("X,Y;X,*;..."), Listed(";,")] = None,
-    goal: Annotated[str | None, "Write all messages as a GOAL schedule, for LogGOPSim.", Shown("FILE"), FILE] = None,
+    goal: Annotated[str | None, "Write all messages as a GOAL schedule, for LogGOPSim.", Shown("FILE"), WRITTEN] = None,
     chakra: Annotated[str | None, "The same as Chakra traces PREFIX.CORE.et, for ASTRA-sim.",
-        Shown("PREFIX"), FILE] = None,
+        Shown("PREFIX"), WRITTEN] = None,
 ) -> Block:  # fmt: skip
     """This rank's block of the mesh. `wafer` lays one of that width and height on a wafer with defects; `timed` as in
     `Cores`. UsageError.
@@ -97,6 +97,13 @@ def open_machine(
     block.console = console
     board.owned_by(os.getpid(), block.mesh.cores_here)
     return block
+
+
+def asked(report: Mapping[str, Any]) -> tuple[dict[str, Any], Collection[str]]:
+    """The options that a report tells, and the numbers of the device that they change."""
+    numbers = {"core_memory": "core_memory", "route_entries": "route_entries"}
+    width, height = report["mesh"]
+    return {"mesh": f"{width}x{height}", **changed(report, PRESETS, numbers)}, numbers.values()
 
 
 def _messages(goal: str | None, chakra: str | None, cores: int) -> Any:

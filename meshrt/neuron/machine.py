@@ -1,16 +1,16 @@
 """NeuronCores as a machine: what `meshrt.machine` asks of every one."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
-from meshrt.machine import Held, Measured
+from meshrt.machine import Held, Measured, changed
 from meshrt.neuron import report
 from meshrt.neuron.cores import Cores
 from meshrt.neuron.device import NEURON_PRESETS, NeuronDevice, find_neuron_device
 from meshrt.neuron.report import rows, title
 from meshrt.neuron.roofline import ceilings
-from meshrt.options import FILE, AtLeast, AtMost, Choices, Shown
+from meshrt.options import WRITTEN, AtLeast, AtMost, Choices, Shown
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.control import Control
@@ -19,7 +19,7 @@ from meshrt.reports.devicemaps import check_maps
 from meshrt.reports.trace import begin_trace, write_trace
 
 __all__ = [
-    "ONE_MEMORY", "PRESETS", "QUICK", "SHARED", "SUMMARY", "TIMELINE", "ceilings", "fullest", "gather",
+    "ONE_MEMORY", "PRESETS", "QUICK", "SHARED", "SUMMARY", "TIMELINE", "asked", "ceilings", "fullest", "gather",
     "open_machine", "rows", "title", "with_memory",
 ]  # fmt: skip
 
@@ -40,9 +40,9 @@ def open_machine(
         ] = None,
     device: Annotated[str | NeuronDevice, "", Choices(tuple(NEURON_PRESETS))] = "trn1",
     maps: Annotated[str | None, "Write what each core and its link did, for `meshrt show`.",
-        Shown("FILE.npz"), FILE] = None,
+        Shown("FILE.npz"), WRITTEN] = None,
     trace: Annotated[str | None, "Write what ran when, for a trace viewer such as Perfetto.",
-        Shown("PATH"), FILE] = None,
+        Shown("PATH"), WRITTEN] = None,
     sbuf_bytes: Annotated[int | None, "Of a partition of SBUF.  [default: device's]", AtLeast(1)] = None,
 ) -> Cores:  # fmt: skip
     """This rank's NeuronCores. UsageError."""
@@ -63,6 +63,12 @@ def fullest(cores: Cores) -> Held:
     """The core whose HBM held most, of this rank's. SBUF spills to it, and what PSUM cannot hold is refused."""
     core = max(cores.mine, key=lambda core: core.hbm.most)
     return Held(core.hbm.most, core.hbm.limit, core.index, f"HBM of NeuronCore {core.index}", core.hbm.fullest)
+
+
+def asked(report: Mapping[str, Any]) -> tuple[dict[str, Any], Collection[str]]:
+    """The options that a report tells, and the numbers of the device that they change."""
+    numbers = {"sbuf_bytes": "sbuf_partition_bytes"}
+    return {"cores": report["mesh"][0], **changed(report, PRESETS, numbers)}, numbers.values()
 
 
 def with_memory(settings: Mapping[str, Any], nbytes: int) -> dict[str, Any]:

@@ -34,6 +34,8 @@ def check_target(option: str, path: str) -> None:
     folder, name = os.path.split(target)
     if not path:
         raise UsageError(f"{option} '' names no file")
+    if path == "-":
+        raise UsageError(f"{option} - would be a file of that name: name another, or /dev/stdout for standard output")
     if os.path.isdir(target):
         raise UsageError(f"{option} {path} is a folder: name a file in it")
     if _is_stream(path):

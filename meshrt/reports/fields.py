@@ -47,7 +47,7 @@ TOKENS = rows(DECLARED, "the program, at the phase", {"tokens": ("tokens", "that
 
 HOST_FIELDS = {  # of `host` in reports, by their paths in it; a run has those that its machine and program note
     **rows(HOST, "meshrt/emulate.py", {
-        "wall_seconds": ("s", "of the run by the clock, without the start of its processes"),
+        "wall_seconds": ("s", "of the run by the clock, without the start of its processes", "wall time"),
         "mpi": ("", "the MPI library that the ranks use, or none"),
         "version": ("", "of meshrt"),
     }),
@@ -62,7 +62,7 @@ HOST_FIELDS = {  # of `host` in reports, by their paths in it; a run has those t
         "rss_bytes": ("bytes", "the most memory that each rank has had, added up"),
         "startup_cpu_seconds": ("CPU s", "that a rank had used when it got its block: Python, imports, MPI's start; the"
                                 " median of all ranks"),
-        "phases.wall_seconds": ("s", "of a phase by the clock, on rank 0"),
+        "phases.wall_seconds": ("s", "of a phase by the clock, on rank 0", "wall time"),
         "phases.cpu_seconds": ("CPU s", "of a phase, of all ranks' processor time added up"),
     }),
     **rows(HOST, "programs/gemm.py", {

@@ -1,6 +1,7 @@
 """One report of a run, whatever the machine: the JSON, the table that a person reads, and numbers by their names."""
 
 import json
+import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -144,6 +145,8 @@ class Report:
 
     def write(self, path: str | Path) -> None:
         """Write the JSON to a file. UsageError where that cannot be."""
+        if not isinstance(path, (str, os.PathLike)) or not str(path):
+            raise UsageError(f"the report is to be written to {path!r}: give the name of a file")
         write_json(self.data, str(path), "the report")
 
     def _repr_html_(self) -> str:
@@ -174,6 +177,8 @@ def read_report(path: str) -> Report:
         raise UsageError(f"{path} cannot be read as a report: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read as a report: {error}") from error
+    if isinstance(data, dict) and isinstance(data.get("refused"), str):
+        raise UsageError(f"{path} has no numbers: the run was refused: {data['refused']}")
     if not isinstance(data, dict) or data.get("schema") != SCHEMA or data.get("machine") not in machines():
         raise UsageError(
             f"{path} is no report of schema {SCHEMA} of {', '.join(machines())}: give what `meshrt run --json` wrote"

@@ -36,6 +36,13 @@ WORDS = {
     "tile": "the part of a matrix that one core holds: M K N are whole, Mt Kt Nt of a core",
     "critical path": "the chain of events that the last core had to wait for",
     "phase": "a stretch of a run with a name and counters of its own. All cores begin it when the last one is there",
+    "prefill": "the phase in which a model reads its prompt, many tokens at a time",
+    "re-placement": "a phase of the mesh: weights and cache move from where prefill has them to where decode does",
+    "first token": "a phase of the mesh: the token after the prompt is found from the scores of its last one",
+    "change of cores": "a phase of the mesh: weights and cache move to other cores, which decode (--decode-mesh)",
+    "decode": "the phase in which new tokens are found, one after the other",
+    "mixed": "a phase of GPUs: a step that goes on with some requests and reads the prompts of others",
+    "swap": "a phase of GPUs: caches of requests that give way, or come back, go over the link to the host",
     "region": "a part of the mesh that holds some layers of a model, as a pipeline stage of GPUs does; with --experts"
     " regions, some of its experts",
     "expert": "one of many MLPs of a layer, of which a token takes those that the router finds likeliest (docs/moe.md)",

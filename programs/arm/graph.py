@@ -11,7 +11,7 @@ from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.soc import Soc
 from meshrt.models.errors import ModelError
 from meshrt.models.graph import MOVES, Graph, Node, compute
-from meshrt.options import FILE, HOST, AtLeast
+from meshrt.options import FILE, HOST, WRITTEN, AtLeast
 from meshrt.programs.arm.choices import KINDS, lanes_of
 from meshrt.programs.arm.floats import product
 from meshrt.programs.arm.moves import moved, moves_of
@@ -31,7 +31,7 @@ def run(
     model: Annotated[str | None, "a folder that `meshrt import` made of an ONNX file", FILE] = None,
     sizes: Annotated[str | None, "of what the graph has a name for, as S=4,T=9"] = None,
     inputs: Annotated[str | None, "FILE.npz with arrays by the names of inputs  [default: random ones]", FILE] = None,
-    outputs: Annotated[str | None, "FILE.npz to write the outputs to", HOST, FILE] = None,
+    outputs: Annotated[str | None, "FILE.npz to write the outputs to", HOST, WRITTEN] = None,
     seed: Annotated[int | None, "of the random inputs  [default: 0]", AtLeast(0)] = None,
 ) -> dict[str, Any]:
     """Run a graph of operators in float32, each of them shared out to the cores.

@@ -4,7 +4,7 @@ from math import inf
 from typing import Annotated, Literal
 
 from meshrt.errors import UsageError
-from meshrt.options import FILE, HOST, Above, AtLeast, AtMost, Below, Listed
+from meshrt.options import FILE, HOST, WRITTEN, Above, AtLeast, AtMost, Below, Listed
 from meshrt.ranks.files import check_target
 from meshrt.records import dataclass
 
@@ -27,7 +27,7 @@ Dtype = Annotated[
 Layers = Annotated[int | None, "only the first so many layers of the model", AtLeast(1)]
 LayersRun = Annotated[int | None, "run so many layers, count the last for the others; --payload none", AtLeast(1)]
 IgnoreEos = Annotated[bool, "do not stop at the end-of-text token"]
-LogitsPath = Annotated[str | None, "write all logits to this .npy: float32 [tokens, vocabulary]", FILE]
+LogitsPath = Annotated[str | None, "write all logits to this .npy: float32 [tokens, vocabulary]", WRITTEN]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class GenerationOptions:
     seed: Annotated[int, "of the sampling", AtLeast(0)] = 0
     ignore_eos: IgnoreEos = False
     logits: LogitsPath = None
-    checkpoint: Annotated[str | None, "folder to keep the state of the generation in", HOST, FILE] = None
+    checkpoint: Annotated[str | None, "folder to keep the state of the generation in", HOST, WRITTEN] = None
     every: Annotated[
         int | None, f"new tokens from one state that is kept to the next  [default: {EVERY}]", AtLeast(1), HOST
     ] = None  # fmt: skip

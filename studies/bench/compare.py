@@ -186,12 +186,12 @@ def lines(report: Mapping[str, Any]) -> list[tuple[str | Cell, Callable[[Mapping
         return Cell(count, size(count))
 
     table_lines: list[tuple[str | Cell, Callable[[Mapping[str, Any]], Any]]] = [
-        ("messages", measured(lambda part: f"{part['messages']:,}")),
-        ("hops", measured(lambda part: f"{part['hops']:,}")),
-        ("longest packet", measured(lambda part: f"{part['max_hops']:,}")),
-        ("path hops", measured(lambda part: f"{part['critical_path']['hops']:,}")),
-        ("path stages", measured(lambda part: f"{part['critical_path']['stages']:,}")),
-        ("path cycles", measured(lambda part: f"{part['critical_path']['cycles']:,.0f}")),
+        ("messages", measured(lambda part: _count(part["messages"]))),
+        ("hops", measured(lambda part: _count(part["hops"]))),
+        ("longest packet", measured(lambda part: _count(part["max_hops"]))),
+        ("path hops", measured(lambda part: _count(part["critical_path"]["hops"]))),
+        ("path stages", measured(lambda part: _count(part["critical_path"]["stages"]))),
+        ("path cycles", measured(lambda part: _count(part["critical_path"]["cycles"]))),
         ("relative to the first", lambda row: _ratio(row.get("relative_cycles"))),
     ]
     names = list(dict.fromkeys(phase["name"] for row in rows if not row["refused"] for phase in row["phases"]))
@@ -199,7 +199,7 @@ def lines(report: Mapping[str, Any]) -> list[tuple[str | Cell, Callable[[Mapping
         table_lines += [(f"  of it {name}", partial(_phase_cycles, name)) for name in names]
     table_lines += [
         (Cell("busiest link, bytes", "busiest link"), measured(lambda part: nbytes(part["link_bytes"]["max"]))),
-        ("entries" + of(device["route_entries"]), measured(lambda part: str(part["route_entries"]["max"]))),
+        ("entries" + of(device["route_entries"]), measured(lambda part: _count(part["route_entries"]["max"]))),
         (
             Cell("memory, bytes", "memory" + of(limit and size(limit))),
             measured(lambda part: nbytes(part["memory_bytes"]["max"])),
@@ -222,7 +222,11 @@ def lines(report: Mapping[str, Any]) -> list[tuple[str | Cell, Callable[[Mapping
 def _phase_cycles(name: str, row: Mapping[str, Any]) -> Cell | str:
     """Cycles of all phases of that name."""
     cycles = [phase["critical_path"]["cycles"] for phase in row.get("phases", ()) if phase["name"] == name]
-    return Cell(sum(cycles), f"{sum(cycles):,.0f}") if cycles else "-"
+    return _count(sum(cycles)) if cycles else "-"
+
+
+def _count(number: float) -> Cell:
+    return Cell(number, f"{number:,.0f}")
 
 
 def _ratio(value: float | None) -> Cell | str:

@@ -122,11 +122,35 @@ def read_maps(path: str) -> RunMaps:
         with file.open("rb") as stream:
             stored = np.load(stream, allow_pickle=False)
             arrays = {name: stored[name] for name in stored.files}
-        return RunMaps(json.loads(str(arrays.pop("about"))), arrays)
+        about = json.loads(str(arrays.pop("about")))
+        if not isinstance(about, dict) or not {"mesh", "device", "parts", "sites", "maps", "limits"} <= about.keys():
+            raise ValueError("it does not say what it is about")
+        return RunMaps(about, arrays)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, EOFError, AttributeError, BadZipFile) as error:
         raise UsageError(f"{file} is no file that `meshrt run --maps {file}` wrote: {error}") from error
+
+
+def maps_of(report: Mapping[str, Any], path: str) -> RunMaps | None:
+    """The maps that lie beside a report, the file of that path; None where none do. UsageError for those of another
+    run, such as an earlier one of the same names.
+    """
+    file = Path(path).with_suffix(".npz")
+    if not file.is_file():
+        return None
+    maps = read_maps(str(file))
+    times = {key: value for key, value in maps.about["parts"]["total"].items() if key != "extrapolated"}
+    theirs = {"mesh": maps.about["mesh"], "device": maps.about["device"], **times}
+    path_here = report["measured"].get("critical_path", {})
+    own = {"mesh": report["mesh"], "device": report["device"].get("name"), **{key: path_here.get(key) for key in times}}
+    for key, value in own.items():
+        if theirs[key] != value:
+            raise UsageError(
+                f"{file} has the maps of another run than {path}: {key} is {theirs[key]} there and {value} here; write"
+                f" both at once, with --json {path} --maps {file}, or move {file} away"
+            )
+    return maps
 
 
 def picture(maps: RunMaps, quantity: str, part: str = "total", site: str | None = None) -> Picture:

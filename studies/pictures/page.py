@@ -2,21 +2,20 @@
 
 import base64
 import json
-import shlex
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.machine import find_machine
-from meshrt.program import settings_of
 from meshrt.reports.kinds import legend
 from meshrt.reports.report import Report
 from meshrt.reports.roofline import parts_of, rows
+from meshrt.studies.again import again, preset_of, untold
 from meshrt.studies.grid import shown
 from meshrt.studies.pictures.heat import COLOURS, in_words, levels, pooled
 from meshrt.studies.pictures.maps import Picture, RunMaps, picture, there
@@ -63,18 +62,21 @@ i.addEventListener("pointermove",p);i.addEventListener("pointerdown",p)}
 
 
 class PageRun(NamedTuple):
-    """A run of a page: its report, its maps and its trace if it has any, and how it was started if that is known."""
+    """A run of a page: its report, its maps and its trace if it has any, and how it was started if that is known; or
+    the name of the file that the report is from.
+    """
 
     report: Mapping[str, Any]
     maps: RunMaps | None = None
     trace: RunTrace | None = None
     command: str | None = None
+    name: str | None = None
 
 
 def write_page(runs: Sequence[PageRun]) -> str:
-    """The page of some runs."""
+    """The page of some runs. UsageError for a file that is no whole report."""
+    body = "".join(_whole(run) for run in runs)
     title = " and ".join(f"{run.report['program']} on {run.report['device']['name']}" for run in runs)
-    body = "".join(part for run in runs for part in _sections(run))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -83,8 +85,20 @@ def write_page(runs: Sequence[PageRun]) -> str:
     )
 
 
+def _whole(run: PageRun) -> str:
+    """All that is told of a run. UsageError where the file that it is from lacks something."""
+    try:
+        return "".join(_sections(run))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if run.name is None:
+            raise
+        raise UsageError(
+            f"{run.name} is no whole report of this version of meshrt ({type(error).__name__}: {error}); run it again"
+        ) from error
+
+
 def _sections(run: PageRun) -> Iterator[str]:
-    report, maps, trace, command = run
+    report, maps, trace, command, _ = run
     machine = find_machine(report["machine"])
     yield f"<h1>{escape(machine.title(report))}</h1>"
     yield "<h2>Numbers</h2>"
@@ -111,50 +125,23 @@ def _sections(run: PageRun) -> Iterator[str]:
     yield f"<h2>Device</h2>{_pairs(_device(report))}{_sources(report)}"
     yield "<h2>How to repeat it</h2>"
     if command is None:
-        yield "<p>As far as the report says, which knows neither --payload nor files nor what is of the host:</p>"
+        yield f"<p>{escape(' '.join(untold(report)))}</p>"
     yield f"<pre>{escape(command or again(report))}</pre>"
     version = report["host"].get("version", "unknown")
     ranks = report["host"].get("ranks", 1)
     yield f"<p>meshrt {escape(str(version))}; ranks: {ranks}, of which any number gives the same.</p>"
 
 
-def again(report: Mapping[str, Any]) -> str:
-    """The command line of a run, as far as a report has it."""
-    name, machine = str(report["program"]), str(report["machine"])
-    words = ["meshrt", "run", name, *(["--on", machine] if machine != "mesh" else [])]
-    settings = settings_of(machine)
-    size = find_machine(machine).SHARED["size"]
-    width, height = report["mesh"]
-    preset = _preset(report)
-    values = {
-        **{key: value for key, value in report["device"].items() if key in settings and value != preset.get(key)},
-        **report["arguments"], size: f"{width}x{height}" if machine == "mesh" else width,
-        "device": report["device"]["name"],
-    }  # fmt: skip
-    for key, value in values.items():
-        if value is True:
-            words.append(f"--{key.replace('_', '-')}")
-        elif value is not None and value is not False:
-            words += [f"--{key.replace('_', '-')}", str(value)]
-    return shlex.join(words)
-
-
-def _preset(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The device of that name as it is by itself; empty for one of the user's own."""
-    device = find_machine(report["machine"]).PRESETS.get(report["device"]["name"])
-    return {} if device is None else asdict(device)
-
-
 def _device(report: Mapping[str, Any]) -> dict[str, Any]:
     """Its numbers; those that were replaced with what they were."""
-    preset, numbers = _preset(report), report["device"]
+    preset, numbers = preset_of(report), report["device"]
     changed = {key for key, value in numbers.items() if json.dumps(preset.get(key, value)) != json.dumps(value)}
     return {key: f"{_text(value)}, in place of {_text(preset[key])}" if key in changed else value
             for key, value in numbers.items()}  # fmt: skip
 
 
 def _sources(report: Mapping[str, Any]) -> str:
-    sources = _preset(report).get("sources", ())
+    sources = preset_of(report).get("sources", ())
     return f"<ul>{''.join(f'<li>{escape(source)}</li>' for source in sources)}</ul>"
 
 

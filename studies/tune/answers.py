@@ -3,8 +3,9 @@
 import json
 import os
 import re
+import shlex
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from hashlib import sha256
 from math import log
 from pathlib import Path
@@ -170,17 +171,23 @@ def _read(path: Path) -> dict[str, Any] | None:
 # --------------------------------------------------------------------------------------------------- run --tuned
 
 
-def apply(comm: Any, console: Console, arguments: dict[str, Any], mesh: str | None, device: Device) -> dict[str, Any]:
+def apply(
+    comm: Any, console: Console, arguments: dict[str, Any], mesh: str | None, device: Device,
+    machine: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """The arguments of a run of llama with `mesh` and what else was tuned, from the nearest answer. All ranks call it.
 
-    Rank 0 reads, so that all have the same answer or the same error. UsageError, ModelError.
+    Rank 0 reads, so that all have the same answer or the same error. `machine`: the options that the device is made of,
+    for the message where nothing is tuned. UsageError, ModelError.
     """
     if arguments["system"] != "waferllm":
         raise UsageError(f"--tuned is for waferllm; --system {arguments['system']} was not tuned: leave it away")
+    if arguments.get("as_published"):
+        raise UsageError("--tuned is for programs as they are; --as-published was not tuned: leave one of them away")
     chosen: dict[str, Any] | MeshrtError | ModelError | None = None
     if comm.rank == 0:
         try:
-            chosen = nearest(arguments, mesh, device)
+            chosen = nearest(arguments, mesh, device, machine)
         except (MeshrtError, ModelError) as error:
             chosen = error
     chosen = comm.bcast(chosen)
@@ -202,7 +209,9 @@ def apply(comm: Any, console: Console, arguments: dict[str, Any], mesh: str | No
     return {**arguments, **choice}
 
 
-def nearest(arguments: Mapping[str, Any], mesh: str | None, device: Device) -> dict[str, Any]:
+def nearest(
+    arguments: Mapping[str, Any], mesh: str | None, device: Device, machine: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The answer whose lengths are nearest to those of a run, by the logarithms of their ratios; of several the
     faster one.
     """
@@ -225,8 +234,7 @@ def nearest(arguments: Mapping[str, Any], mesh: str | None, device: Device) -> d
         other = f" ({', '.join(damaged)} cannot be read)" if damaged else ""
         raise UsageError(
             f"nothing is tuned for {model} on {device.name} with these limits, --kv {question.kv} and --dtype"
-            f" {question.dtype}{other}: `meshrt tune {model} --prompt-tokens {question.prompt_tokens} --new-tokens"
-            f" {question.new_tokens} --device {device.name}` does it"
+            f" {question.dtype}{other}: `{_command(question, arguments, machine or {'device': device.name})}` does it"
         )
 
     def distance(report: dict[str, Any]) -> float:
@@ -236,15 +244,41 @@ def nearest(arguments: Mapping[str, Any], mesh: str | None, device: Device) -> d
     return min(answers, key=lambda report: (distance(report), report["cycles"]["total"]))
 
 
-def length_of_prompt(arguments: Mapping[str, Any]) -> int:
-    """Tokens before the first new one."""
-    from meshrt.models.tokenizer import encode, load_tokenizer
-    from meshrt.programs.generation.options import PROMPT
-    from meshrt.programs.generation.prompt import parse_ids
+def _command(question: Question, arguments: Mapping[str, Any], machine: Mapping[str, Any]) -> str:
+    """What tunes for such a run."""
+    options = {
+        "prompt_tokens": question.prompt_tokens, "new_tokens": question.new_tokens, **machine,
+        "kv": None if question.kv == "shift" else question.kv, "dtype": arguments["dtype"],
+    }  # fmt: skip
+    given = {f"--{name.replace('_', '-')}": str(value) for name, value in options.items() if value is not None}
+    return shlex.join(["meshrt", "tune", question.model, *(word for pair in given.items() for word in pair)])
 
-    if arguments["prompt_tokens"] is not None or arguments["context"]:
-        return max(1, int(arguments["prompt_tokens"] or arguments["context"]))
-    if arguments["prompt_ids"] is not None:
-        return len(parse_ids(arguments["prompt_ids"]))
-    text = PROMPT if arguments["prompt"] is None else arguments["prompt"]
-    return max(1, len(encode(load_tokenizer(find_model(arguments["model"])), text)))
+
+def length_of_prompt(arguments: Mapping[str, Any]) -> int:
+    """Tokens before the first new one, as the run will read them; of several prompts the mean.
+
+    UsageError, ModelError.
+    """
+    from meshrt.programs.generation.given import INPUT
+    from meshrt.programs.generation.options import GenerationOptions
+    from meshrt.programs.generation.prompt import read_prompt
+    from meshrt.programs.generation.several import read_prompts
+    from meshrt.ranks.alone import Alone
+    from meshrt.ranks.board import Board
+    from meshrt.ranks.control import Control
+
+    options = GenerationOptions(
+        **{field.name: arguments[field.name] for field in fields(GenerationOptions) if field.name in arguments}
+    )
+    for name in ("prompt", "prompts"):
+        if getattr(options, name) == INPUT:
+            raise UsageError(
+                f"--tuned chooses by the length of the prompt, before standard input is read: give --{name} a file"
+                f" ({'@' if name == 'prompt' else ''}FILE), or leave --tuned away"
+            )
+    folder, control = find_model(options.model), Control(Alone(), Board.alone(), "tuned")
+    vocabulary = read_config(folder).vocab_size
+    if options.prompts is None:
+        return len(read_prompt(control, folder, vocabulary, options))
+    prompts = read_prompts(control, folder, vocabulary, options)
+    return round(sum(map(len, prompts)) / len(prompts))

@@ -34,7 +34,7 @@ def said(report: dict[str, Any]) -> Iterator[str | Grid]:
 
 
 def _line(report: dict[str, Any], trial: dict[str, Any], notes: list[str]) -> tuple[Any, ...]:
-    tokens = [f"{token['cycles']:,.0f}" for token in trial["tokens"]]
+    tokens = [token["cycles"] for token in trial["tokens"]]
     return (
         trial["part"],
         _cores(f"{trial['side']}x{trial['side']}", trial["regions"]),
@@ -42,7 +42,7 @@ def _line(report: dict[str, Any], trial: dict[str, Any], notes: list[str]) -> tu
         trial["phases"],
         Cell(trial["memory_bytes"], "" if trial["memory_bytes"] is None else size(trial["memory_bytes"])),
         _cycles(trial["cycles"]),
-        " ".join(tokens),
+        Cell(" ".join(map(str, tokens)), " ".join(f"{cycles:,.0f}" for cycles in tokens)),
         _verdict(trial["refused"], is_chosen(report, trial), notes),
     )
 
@@ -96,9 +96,10 @@ def is_chosen(report: dict[str, Any], trial: dict[str, Any]) -> bool:
 def reasons(report: dict[str, Any]) -> list[str]:
     """How it was measured, what was chosen and why, a line each."""
     layers = report["layers_run"]
+    ran = "1 was" if layers == 1 else f"{layers} at most were"
     lines = ["By shape (--payload none)." if layers is None else
-             f"By shape (--payload none); of the layers of a region (of {report['layers']} in all) {layers}"
-             f" {'was' if layers == 1 else 'were'} run, the last one counts for the others."]  # fmt: skip
+             f"By shape (--payload none); of the layers of a region (of {report['layers']} in all) {ran} run, the last"
+             " one counts for the others."]  # fmt: skip
     if report["new_tokens"] > 1:
         lines.append(
             "A token was emulated with the contexts at the beginning, middle and end of decode; between those its"

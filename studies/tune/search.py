@@ -112,6 +112,9 @@ def check(question: Question, space: Space) -> None:
     for name, number in (("--prompt-tokens", question.prompt_tokens), ("--new-tokens", question.new_tokens)):
         if number < 1:
             raise UsageError(f"{name} is {number}; it starts at 1")
+    for option, given in (("--decode-sides", space.decode_sides), ("--decode-regions", space.decode_regions)):
+        if given and not question.contexts:
+            raise UsageError(f"{option} is for decode, and --new-tokens 1 has none: the first comes out of prefill")
     width, height = question.device.width, question.device.height
     for option, sides in (("--sides", space.sides), ("--decode-sides", space.decode_sides)):
         for side in sides or ():

@@ -372,6 +372,9 @@ def test_a_report_tells_which_numbers_it_has() -> None:
         report.kind("link_bytes")
     with pytest.raises(UsageError, match=r"the report /nowhere/r.json cannot be written"):
         report.write("/nowhere/r.json")
+    for nothing in (None, "", 3):
+        with pytest.raises(UsageError, match=rf"the report is to be written to {nothing!r}: give the name of a file"):
+            report.write(nothing)  # type: ignore[arg-type]
     (full,) = meshrt.sweep("gemm", core_memory=[10])
     assert "hops" not in full
     asks: list[Callable[[], Any]] = [
@@ -603,6 +606,17 @@ def test_a_sweep_takes_every_combination_in_order() -> None:
     ]  # fmt: skip
     alone = meshrt.run("gemm", mesh="8x8", m=32, k=16, n=16, algorithm="cannon", payload=False)
     assert outside_host(dict(every[3].data)) == outside_host(dict(alone.data))
+
+
+def test_runs_of_a_sweep_do_not_write_one_file(tmp_path: Path) -> None:
+    files = [str(tmp_path / name) for name in ("a.npz", "b.npz")]
+    reports = meshrt.sweep("shift", mesh="2x2", steps=1, maps=files)
+    assert len(reports) == 2 and all(Path(file).is_file() for file in files)
+    for program, name in (("shift", "maps"), ("shift", "trace"), ("shift", "goal"), ("llama-tiny", "logits")):
+        with pytest.raises(UsageError, match=f"{name} is '.*x' in 2 runs, each of which would write it: leave it away"):
+            meshrt.sweep(program, mesh=["2x2", "4x4"], **{name: str(tmp_path / "x")})
+    with pytest.raises(UsageError, match="checkpoint is 'state' in 2 runs"):
+        meshrt.sweep("llama-tiny", on="gpu", tp=[1, 2], checkpoint=Path("state"))
 
 
 def test_a_sweep_goes_past_a_limit_and_not_past_a_mistake() -> None:

@@ -252,6 +252,11 @@ def test_what_is_no_name_of_a_file(path: str) -> None:
         files.check_target("--json", path)
 
 
+def test_standard_output_is_no_file_of_its_sign() -> None:
+    with pytest.raises(UsageError, match="--html - would be a file of that name: name another, or /dev/stdout"):
+        files.check_target("--html", "-")
+
+
 def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path: Path) -> None:
     """A pipe stands for the devices: replacing /dev/null would be felt by the whole machine."""
     pipe = tmp_path / "pipe"

@@ -348,11 +348,38 @@ def test_words_kinds_rows_and_parts_are_explained(run_explain: Callable[[str], s
     assert "temporaries of element-wise NumPy expressions are not in it" in run_explain("memory_bytes")
 
 
+@pytest.mark.parametrize(
+    ("row", "path"),
+    [
+        ("stages '", "stages (mesh)"),
+        ("path cycles *", "critical_path.cycles (mesh)"),
+        ("memory of 48.0 KiB", "memory_bytes.max (mesh)"),
+        ("entries of 24", "route_entries.max (mesh)"),
+        ("wall time", "wall_seconds (host)"),
+        ("energy ^", "energy.mean (gpu)"),
+        ("tensor engine *", "engines.*.active (neuron)"),
+        ("reduce_sum, sent by a GPU", "collectives.*.bytes.max (gpu)"),
+        ("fmla_8h", "instructions.* (arm)"),
+        ("registers of 32", "registers.max (arm)"),
+        ("result.experts.imbalance.worst", "experts (result)"),
+        ("docs/decisions/README.md", "# Decisions"),
+        ("first token", "first token: a phase of the mesh"),
+    ],
+)
+def test_a_row_is_explained_as_it_is_printed(row: str, path: str, run_explain: Callable[[str], str]) -> None:
+    """With the mark behind it and its limit; and what lies deeper in a result, and a page in capitals."""
+    assert f"\n{path}" in "\n" + run_explain(row)
+
+
 def test_an_unknown_name_is_refused_with_what_it_may_have_been(run_meshrt: Callable[..., Finished]) -> None:
     code, out, err, _ = run_meshrt("explain", "link_byte")
     assert code == 2 and not out and "did you mean link_bytes" in err
     code, out, err, _ = run_meshrt("explain", "xyzzy")
     assert code == 2 and "xyzzy" in err and "Traceback" not in err
+    assert (
+        run_meshrt("explain", " ")[2]
+        == "meshrt: error: ' ' names nothing: give a field, a word or a page, such as hops\n"
+    )
 
 
 def test_a_page_that_a_message_names_is_told(run_meshrt: Callable[..., Any]) -> None:

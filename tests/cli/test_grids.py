@@ -156,6 +156,8 @@ def test_a_table_has_every_form(
             lines = [*csv.reader(io.StringIO(table.strip("\n")))]
             assert len(lines) > 1 and len({len(line) for line in lines}) == 1
             assert len(set(lines[0])) == len(lines[0])
+            texts = [cell for line in lines for cell in line if re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", cell)]
+            assert not texts, "numbers for a program, without the commas of a person's"
     else:
         tables = re.findall(r"(?:^\|.*\|$\n)+", out, re.M)
         assert tables and all(table.splitlines()[1].startswith("| ---") for table in tables)

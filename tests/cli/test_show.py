@@ -115,8 +115,11 @@ def test_what_cannot_be_shown_is_told(run: Path, tmp_path: Path) -> None:
     bare.write_text("{}")
     wrong = tmp_path / "wrong.npz"
     wrong.write_text("none")
+    about = tmp_path / "about.npz"
+    np.savez(about, about='{"parts": {}}')
     for arguments, reason in (
         ([bare], "has no maps"),
+        ([about], "is no file that `meshrt run --maps"),
         ([wrong], "is no file that `meshrt run --maps"),
         ([tmp_path / "away.npz"], "cannot be read"),
         ([run, "--phase", "totl"], "no phase 'totl'"),
@@ -125,8 +128,28 @@ def test_what_cannot_be_shown_is_told(run: Path, tmp_path: Path) -> None:
     ):
         result = meshrt("show", *arguments)
         assert isinstance(result.exception, UsageError) and reason in str(result.exception), arguments
-    result = meshrt("html", bare)
-    assert isinstance(result.exception, UsageError) and "is no report of schema" in str(result.exception)
+    refused = tmp_path / "refused.json"
+    refused.write_text('{"machine": "mesh", "refused": "core (0, 0) is full"}')
+    other = tmp_path / "other.json"
+    report = json.loads(run.read_text())
+    report["measured"]["critical_path"]["cycles"] += 1
+    other.write_text(json.dumps(report))
+    part = tmp_path / "part.json"
+    part.write_text(json.dumps(report | {"host": {}}))
+    maps = other.with_suffix(".npz")
+    maps.write_bytes(run.with_suffix(".npz").read_bytes())
+    for arguments, reason in (
+        (["html", bare], "is no report of schema"),
+        (["html", part], f"{part} is no whole report of this version of meshrt (KeyError: 'ranks'); run it again"),
+        (["html", refused], "has no numbers: the run was refused: core (0, 0)"),
+        (["html", other], f"{maps} has the maps of another run than {other}: cycles is "),
+        (["show", other], "write both at once, with --json "),
+        (["html", run, "--to", run], f"the report and --to both name {run}"),
+        (["html", run, other, "--to", maps], f"the maps and --to both name {maps}"),
+    ):
+        result = meshrt(*arguments)
+        assert isinstance(result.exception, UsageError) and reason in str(result.exception), arguments
+    assert json.loads(run.read_text())["machine"] == "mesh"
 
 
 class Page(HTMLParser):

@@ -295,7 +295,8 @@ def test_the_packages_licence_is_the_one_beside_it() -> None:
 @pytest.mark.parametrize("name", machines())
 def test_a_machine_has_what_is_asked_of_it(name: str) -> None:
     kind, of_devices = find_machine(name), {"ONE_MEMORY", "QUICK", "fullest", "with_memory"}
-    every_machines = {"PRESETS", "SHARED", "SUMMARY", "TIMELINE", "ceilings", "gather", "open_machine", "rows", "title"}
+    every_machines = {"PRESETS", "SHARED", "SUMMARY", "TIMELINE", "asked", "ceilings", "gather", "open_machine", "rows"}
+    every_machines |= {"title"}
     assert {*kind.__all__} == every_machines | (of_devices if name != "mesh" else set())
     assert all(re.search(rf"\b{word}\b", str(meshrt.machine.__doc__)) for word in kind.__all__)
     assert all(kinds.find(name, path) for path in kind.SUMMARY)

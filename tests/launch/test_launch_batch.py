@@ -120,6 +120,12 @@ def test_no_axis(text: str) -> None:
         (("--m", "{m}"), ["m=1,2", "m=3"], "each name may be there once"),
         (("--m", "{m}", "--json", "a.json"), ["m=1,2"], "2 runs would write a.json: put {m}"),
         (("--m", "{m}", "{k}", "--json=a-{k}.json"), ["m=1,2,3", "k=4,5"], "3 runs would write a-4.json: put {m}"),
+        (("--m", "{m}", "{k}", "--json=a-{m}.json"), ["m=1,2,3", "k=4,5"], "2 runs would write a-1.json: put {k}"),
+        (
+            ("{m}", "--outputs", "a.npz"),
+            ["m=1,2"],
+            "2 runs would write a.npz: put {m} into the name given to",
+        ),
         (("{m}", "--checkpoint", "state"), ["m=1,2"], "2 runs would write state: put {m} into the name given to --ch"),
         (("{m}", "--maps=a.npz"), ["m=1,2"], "2 runs would write a.npz: put {m} into the name given to --maps"),
         (("{m}",), [f"m={','.join(map(str, range(MOST_RUNS + 1)))}"], f"{MOST_RUNS + 1} runs: at most {MOST_RUNS}"),

@@ -128,7 +128,7 @@ def test_two_reports_of_runs_on_the_command_line(run_meshrt: Run, tmp_path: Path
 def test_bounds_name_numbers_by_their_path_or_its_end() -> None:
     report = {
         "measured": {"hops": 7, "critical_path": {"hops": 3, "cycles": 40.0}, "a": {"max": 1}, "b": {"max": 2}},
-        "phases": [{"name": "decode", "hops": 5}],
+        "phases": [{"name": "decode", "hops": 5}, {"name": "first token (a/b)", "hops": 6}],
         "result": {"max_abs_error": 0.25, "text": "a"},
     }
 
@@ -137,7 +137,7 @@ def test_bounds_name_numbers_by_their_path_or_its_end() -> None:
 
     assert lines("hops<=7, cycles<41,critical_path.hops==3,decode.hops>4,a.max>=1,max_abs_error<1e0") == []
     assert lines("hops=6,hops==6") == ["hops is 7, expected at most 6", "hops is 7, expected just 6"]
-    assert lines("hops=8") == []
+    assert lines("hops=8") == [] and lines("first token (a/b).hops==6") == []
     assert lines("hops==8,decode.hops<5") == ["hops is 7, expected just 8", "decode.hops is 5, expected less than 5"]
     messages = {
         "max=1": "may be a.max or b.max",
@@ -148,7 +148,7 @@ def test_bounds_name_numbers_by_their_path_or_its_end() -> None:
     for wrong, words in messages.items():
         with pytest.raises(UsageError, match=words):
             lines(wrong)
-    for wrong in ("hops", "hops=many", "hops~1", "=1", "hops<nan", "hops===7"):
+    for wrong in ("hops", "hops=many", "hops~1", "=1", "hops<nan", "hops===7", "hops!=7"):
         with pytest.raises(UsageError, match="--expect"):
             bounds.parse([wrong])
 
@@ -206,6 +206,10 @@ def test_the_picture_of_a_sweep(tmp_path: Path) -> None:
     combinations.check_picture(str(tmp_path / "a.svg"), chosen)
     combinations.draw(str(tmp_path / "a.svg"), ["steps", "mesh", "hops"], [[1, "2x2", 4], [1, "3x3", None]], 2)
     assert "<svg" in (tmp_path / "a.svg").read_text()
+    rows = [["a", 1, None], ["a", 2, 20], ["a", 3, 30], ["b", 1, 11], ["b", 2, 21], ["b", 3, None]]
+    (panel,) = combinations.figure_of(["name", "m", "hops"], rows, 2).axes
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["1", "2", "3"]
+    assert [list(line.get_xdata()) for line in panel.lines] == [[1, 2], [0, 1]], "where its value stands"
     with pytest.raises(UsageError, match=r"\.png, \.svg or \.pdf"):
         combinations.check_picture("a.jpgg", chosen)
 

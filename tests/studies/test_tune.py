@@ -8,10 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from gpu_runs import Alone
 from measure import on_one_rank
 
+from meshrt.cli import cli
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.devicefile import find_device
 from meshrt.ranks.console import Console
@@ -216,6 +218,12 @@ def test_a_search_that_cannot_be(space: Space, message: str):
         tune.check(question(), space)
 
 
+@pytest.mark.parametrize("space", [Space(decode_sides=(8,)), Space(decode_regions=(1,))])
+def test_where_nothing_is_decoded_no_cores_are_for_it(space: Space) -> None:
+    with pytest.raises(UsageError, match="is for decode, and --new-tokens 1 has none"):
+        tune.check(question(new=1), space)
+
+
 # -------------------------------------------------------------------------------------------------------- the cache
 
 
@@ -299,7 +307,23 @@ def run_options(**given: Any) -> dict[str, Any]:
     return own | {"prompt_ids": None, "prompt_tokens": 5} | tuned.CHOSEN | given
 
 
-def test_the_nearest_lengths_are_used(cache: Path):
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("llama-tiny --tuned --phases 2", "--tuned chooses --phases itself"),  # the default, but asked for
+        ("llama-tiny --tuned --on gpu", "--tuned is for models on the mesh, and this is llama-tiny on gpu"),
+        ("gemm --tuned", "this is gemm on mesh: leave it away"),
+    ],
+)
+def test_tuned_is_refused_beside_what_it_chooses_and_where_nothing_is_tuned(line: str, says: str) -> None:
+    with pytest.raises(click.UsageError) as refusal:
+        cli.main(["run", *line.split()], standalone_mode=False)
+    assert says in refusal.value.format_message()
+
+
+def test_the_nearest_lengths_are_used(cache: Path, tmp_path: Path):
+    (tmp_path / "long.txt").write_text("One day " * 30 + "\n")
+    (tmp_path / "several.txt").write_text(("One day " * 30 + "\n") * 2 + "A\n")
     made = []
     for prompt, new in ((10, 10), (100, 10), (10, 400)):
         query = question(prompt, new)
@@ -315,6 +339,8 @@ def test_the_nearest_lengths_are_used(cache: Path):
         ({"prompt_tokens": 33}, 1),  # 33 / 10 > 100 / 33
         ({"prompt_tokens": None, "prompt_ids": "1,2,3", "max_new_tokens": 64}, 2),
         ({"prompt_tokens": None, "context": 90}, 1),
+        ({"prompt_tokens": None, "prompt": f"@{tmp_path / 'long.txt'}"}, 1),
+        ({"prompt_tokens": None, "prompts": str(tmp_path / "several.txt")}, 1),
     ):
         nearest = tuned.nearest(run_options(**given), None, device)
         assert (nearest["prompt_tokens"], nearest["new_tokens"]) == (
@@ -324,6 +350,14 @@ def test_the_nearest_lengths_are_used(cache: Path):
     for other in (find_device("ideal"), find_device("wse2", core_memory=50000)):
         with pytest.raises(UsageError, match=f"nothing is tuned for llama-tiny on {other.name}"):
             tuned.nearest(run_options(), None, other)
+    machine = {"device": "my own.toml", "core_memory": 50000, "route_entries": None}
+    command = "--prompt-tokens 5 --new-tokens 9 --device 'my own.toml' --core-memory 50000 --kv concat --dtype float32`"
+    with pytest.raises(UsageError, match=command):
+        tuned.nearest(run_options(kv="concat", dtype="float32"), None, find_device("ideal"), machine)
+    with pytest.raises(UsageError, match="before standard input is read: give --prompts a file"):
+        tuned.nearest(run_options(prompt_tokens=None, prompts="-"), None, device)
+    shape = run_options(model="llama3-8b", prompt_tokens=None)
+    assert tuned.length_of_prompt(shape) == 128, "as the run has it, which needs no tokenizer"
     with pytest.raises(UsageError, match="--tuned chooses --decode-mesh itself"):
         tuned.nearest(run_options(decode_mesh="8x8"), None, device)
 
@@ -344,8 +378,12 @@ def test_without_prefill_the_run_is_on_the_cores_of_decode(cache: Path):
     ):
         applied = tuned.apply(alone, console, run_options(system="waferllm", **given), None, question().device)
         assert {name: applied[name] for name in want} == want
-    with pytest.raises(UsageError, match="--tuned is for waferllm"):
-        tuned.apply(alone, console, run_options(system="t10"), None, question().device)
+    for given, says in (
+        ({"system": "t10"}, "--tuned is for waferllm"),
+        ({"system": "waferllm", "as_published": True}, "--as-published was not tuned: leave one of them away"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            tuned.apply(alone, console, run_options(**given), None, question().device)
 
 
 def test_a_cache_folder_that_cannot_be_is_said_before_the_search(tell: Run, tmp_path: Path):
