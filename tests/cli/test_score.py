@@ -54,8 +54,8 @@ CHEATS = {
     "work of nan cycles": BEGIN + "    block.step(float('nan'))\n    return {}\n",
     "work of -5 multiply-accumulates": BEGIN + "    block.work(np.int64(-5))\n    return {}\n",
     # what a program that searches might come upon
-    "line 1: imports meshrt.scoring": "from meshrt.scoring import text\ntext.check_text = print\n" + BEGIN
-    + "    return {}\n",
+    "line 1: imports meshrt.scoring.text": "import meshrt.scoring.text\n" + BEGIN
+    + "    meshrt.scoring.text.check_text = print\n    return {}\n",
     "line 1: imports sys from contextlib": "from contextlib import sys\n" + BEGIN + "    return {}\n",
     "line 2: uses contextlib.sys": "import contextlib\nLOADED = contextlib.sys.modules\n" + BEGIN + "    return {}\n",
     "line 2: hands the module m on": "import contextlib as m\nM = m\n" + BEGIN + "    return {}\n",
