@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -13,6 +13,7 @@ from mpi_jobs import Finished
 import meshrt
 from meshrt.errors import LimitError, UsageError
 from meshrt.fitting.fit import fitted
+from meshrt.mesh.collectives import shifts
 from meshrt.program import load_program
 
 MANY = 200
@@ -72,6 +73,23 @@ def test_what_is_told_is_what_a_run_then_holds(number: int) -> None:
     else:
         with pytest.raises(LimitError):
             meshrt.run(name, **options)
+
+
+def test_what_aligns_a_product_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sides that have no common divisor make as many steps of it as half their product; the first has all lines."""
+    steps = list[object]()
+
+    def counted(*rotation: Any, rotate: Callable[..., Any] = shifts._rotation) -> Iterator[Any]:
+        for flights in rotate(*rotation):
+            steps.append(flights)
+            yield flights
+
+    monkeypatch.setattr(shifts, "_rotation", counted)
+    options: dict[str, Any] = {"mesh": (7, 5), "m": 70, "k": 105, "n": 35}
+    answer = meshrt.fit("gemm", search=False, **options)
+    assert len(steps) == 2  # one along x, one along y
+    report = meshrt.run("gemm", **options, payload=False)
+    assert len(steps) == 2 + 2 * (7 * 5 // 2) and report["memory_bytes.max"] == answer.nbytes
 
 
 def test_of_layers_the_second_may_be_the_fullest() -> None:

@@ -136,7 +136,9 @@ def _rotation(block: Block, ring: Ring, back: Ring, tiles: np.ndarray, places: S
         (back, np.where(onward > total // 2, total - onward, 0)),
     )
     turns = np.where(onward <= total // 2, onward, total - onward).reshape(lines, across).max(axis=1)
-    for step in range(max(int(steps.max(initial=0)) for _, steps in ways)):
+    last = max(int(steps.max(initial=0)) for _, steps in ways)
+    # Where only memory is looked at (weigh.py) the first will do: those after it are of some of its lines.
+    for step in range(last if block.timed else min(last, 1)):
         flights = []
         if ring.channels and block.device.shift_cycles:
             channel = ring.channels[0][0]
