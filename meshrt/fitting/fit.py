@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from math import ceil, isqrt, prod, sqrt
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 from meshrt.errors import LimitError, UsageError
@@ -27,6 +28,7 @@ LONGEST_CONTEXT = 1 << 20  # tokens that are looked at
 MOST_DEVICES = 128  # that are tried, one number after the other
 MOST_SIDE = 4096  # cores, of a device that has no limit
 SEARCHED = 64 * 64  # cores, of a mesh up to which an error tells what would do
+LONGEST_LOOK = 2.0  # seconds of a processor for one look, of some ten, up to which it does
 GUESSES = 6  # of a number that fits, before what is left in between is halved
 NUMBERS = ("temperature", "logits")  # options that by shape there is nothing for
 PROMPTS = ("prompt", "prompts", "prompt_ids", "prompt_tokens")  # options that a context stands for
@@ -123,12 +125,16 @@ def fitted(program: Program, arguments: Mapping[str, Any], settings: Mapping[str
         for option in program.options if option.reported and option.name in arguments and option.name not in NUMBERS
     }  # fmt: skip
     weigh_with = _sampled(program, arguments, settings)
+    begin = process_time()
     weight = weigh_with(arguments, settings)
+    is_long = process_time() - begin > LONGEST_LOOK
     if program.machine != "mesh":
         return _on_devices(program, weigh_with, weight, arguments, settings, most)
     holders = tuple(list(weight.holders.items())[:HOLDERS])
     facts = weight.fits, weight.nbytes, weight.limit, weight.core, weight.site, holders, weight.mesh
-    if weight.limit is None or (most is not None and prod(weight.mesh) * max(1.0, weight.nbytes / weight.limit) > most):
+    if weight.limit is None:
+        return Fit(*facts, False, False)
+    if most is not None and (is_long or prod(weight.mesh) * max(1.0, weight.nbytes / weight.limit) > most):
         return Fit(*facts, False, False)
     mesh = _smallest_mesh(
         lambda sides: _try(weigh_with, arguments, {**settings, "mesh": sides}), weight, settings, most

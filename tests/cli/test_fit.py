@@ -75,6 +75,17 @@ def test_what_is_told_is_what_a_run_then_holds(number: int) -> None:
             meshrt.run(name, **options)
 
 
+def test_an_error_does_not_search_where_a_look_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a mixture by T10, whose layers are all looked at; `fit` itself does."""
+    monkeypatch.setattr("meshrt.fitting.fit.LONGEST_LOOK", 0.0)
+    options: dict[str, Any] = {"mesh": (4, 4), "m": 1000, "k": 64, "n": 64}
+    with pytest.raises(LimitError) as refused:
+        meshrt.run("gemm", **options, payload=False)
+    (note,) = refused.value.__notes__
+    assert note.startswith("does not fit: ") and note.endswith("; `meshrt fit` finds what would do")
+    assert meshrt.fit("gemm", **options).line() == note.replace("`meshrt fit` finds what", "--mesh 5x5")
+
+
 def test_what_aligns_a_product_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sides that have no common divisor make as many steps of it as half their product; the first has all lines."""
     steps = list[object]()
