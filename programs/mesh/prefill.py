@@ -165,7 +165,8 @@ def looked_up(
     del inside
 
     def look_up(ones: np.ndarray, table: np.ndarray, total: np.ndarray) -> None:
-        rows = np.take_along_axis(table.swapaxes(-1, -2), np.maximum(ones, 0), axis=-2).astype(np.float32)
+        at = np.clip(ones, 0, table.shape[-1] - 1)  # by shape what was brought from another core is any number
+        rows = np.take_along_axis(table.swapaxes(-1, -2), at, axis=-2).astype(np.float32)
         rows = np.where(ones >= 0, rows, np.float32(0))
         block.elementwise(rows)
         total += rows

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import prod
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from measure import measured, numbered, own, whole
+from random_models import BASE, random_checkpoint
 from runs import NETWORK, new_block
 
+import meshrt
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.mesh.collectives.rings import interleaved_rings
@@ -392,3 +395,14 @@ def test_ladder_as_inferred_loads_every_weight_over_a_third_of_a_line_and_back(c
             ladderinferred.load_one(block, bar, block.empty("weight", (1,), np.float32))
     every = measured(block)
     assert [counted[part] for part in ("critical_path", "hops")] == [every[part] for part in ("critical_path", "hops")]
+
+
+@pytest.mark.parametrize("system", ["ladder", "t10"])
+def test_a_core_may_have_one_row_of_the_embedding(system: str, tmp_path: Path) -> None:
+    """By shape, too, where what another core gives stands for no number."""
+    folder = random_checkpoint(BASE | {"vocab_size": 8, "num_hidden_layers": 1}, tmp_path / "few", 1)
+    options: dict[str, Any] = {"model": folder, "system": system, "prompt_ids": "1,7,0", "max_new_tokens": 1}
+    full, shapes = (
+        meshrt.run("llama", mesh=(3, 4), payload=payload, core_memory=1 << 20, **options) for payload in (True, False)
+    )
+    assert full.data["measured"] == shapes.data["measured"]
