@@ -372,9 +372,10 @@ def test_a_report_tells_which_numbers_it_has() -> None:
         report.kind("link_bytes")
     with pytest.raises(UsageError, match=r"the report /nowhere/r.json cannot be written"):
         report.write("/nowhere/r.json")
-    for nothing in (None, "", 3):
+    no_names: list[Any] = [None, "", 3]
+    for nothing in no_names:
         with pytest.raises(UsageError, match=rf"the report is to be written to {nothing!r}: give the name of a file"):
-            report.write(nothing)  # type: ignore[arg-type]
+            report.write(nothing)
     (full,) = meshrt.sweep("gemm", core_memory=[10])
     assert "hops" not in full
     asks: list[Callable[[], Any]] = [
