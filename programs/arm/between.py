@@ -49,15 +49,23 @@ def mean_sums(count: int) -> MicroKernel:
     return MicroKernel("mean", before, tuple(body), after)
 
 
-# 1 / sqrt(the mean of squares of x - mean + eps), without those of zeros that fill up a register.
-SPREAD = MicroKernel(
-    "norm spread", (of("movi", "s", at=0), of("fmov", "one", at=1), ld1(("m",), "average"),
-                    ld1(("mean", "eps", "zeros"), "constants")),
-    (ld1(("x",), "x"), of("fsub", "x", "x", "m"), of("fmla", "s", "x", "x")),
-    (of("faddp", "s", "s", "s"), of("faddp", "s", "s", "s"), of("fmul", "m", "m", "m"), of("fmls", "s", "m", "zeros"),
-     of("fmul", "s", "s", "mean"), of("fadd", "s", "s", "eps"), of("fsqrt", "s", "s"), of("fdiv", "s", "one", "s"),
-     st1(("s",), "root")),
-)  # fmt: skip
+@lru_cache
+def spread(ragged: bool) -> MicroKernel:
+    """1 / sqrt(mean of squares of x - mean + eps). What is behind the last whole register is done last, its other lanes
+    set to 0: the mean may be much larger than what is left of it, so its square could not be taken off again.
+    """
+    before = (
+        of("movi", "s", at=0), of("fmov", "one", at=1), ld1(("m",), "average"), ld1(("mean", "eps"), "constants"),
+    )  # fmt: skip
+    square = (of("fsub", "x", "x", "m"), of("fmla", "s", "x", "x"))
+    rest = (ld1(("x",), "rest"), ld1(("lanes",), "lanes"), square[0], of("and", "x", "x", "lanes"), square[1])
+    after = (
+        of("faddp", "s", "s", "s"), of("faddp", "s", "s", "s"), of("fmul", "s", "s", "mean"),
+        of("fadd", "s", "s", "eps"), of("fsqrt", "s", "s"), of("fdiv", "s", "one", "s"), st1(("s",), "root"),
+    )  # fmt: skip
+    return MicroKernel("norm spread", before, (ld1(("x",), "x"), *square), (*(rest if ragged else ()), *after))
+
+
 CENTRE = MicroKernel(
     "layer norm", (ld1(("m",), "average"), ld1(("s",), "root")),
     (ld1(("x",), "x"), ld1(("w",), "weight"), ld1(("b",), "bias"), of("fsub", "x", "x", "m"), of("fmul", "x", "x", "s"),
@@ -115,9 +123,14 @@ def layer_norm(
     sums = sweep(team, mean_sums(len(more)), grid, steps, inputs, {"stays": 16} if more else {}, {"average": 16})
     stays = None if sums is None else sums["stays"] if more else lying
     average = None if sums is None else sums["average"]
-    inputs = {"x": stays, "average": average, "constants": same(1 / k, norm.eps, -k % 4)}
-    spread = sweep(team, SPREAD, grid, steps, inputs, {}, {"root": 16})
-    root = None if spread is None else spread["root"]
+    whole, over = divmod(k, 4)
+    inputs = {"x": stays, "average": average, "constants": same(1 / k, norm.eps)}
+    if over:
+        lanes = np.repeat([0xFF, 0], [4 * over, 16 - 4 * over]).astype(np.uint8)
+        parts = (None, None) if stays is None else (stays[..., :whole, :], stays[..., whole:, :])
+        inputs |= {"x": parts[0], "rest": parts[1], "lanes": lanes[None]}
+    spreads = sweep(team, spread(over > 0), grid, whole, inputs, {}, {"root": 16})
+    root = None if spreads is None else spreads["root"]
     inputs = {"x": stays, "average": average, "root": root, "weight": laid(norm.weight, 4), "bias": laid(norm.bias, 4)}
     normed = sweep(team, CENTRE, grid, steps, inputs, {"y": 16})
     if stays is None or normed is None:
