@@ -2,7 +2,7 @@
 
 They may be left out, with a line that says so, only where no C compiler was at hand for the build: there meshrt runs on
 NumPy, which is the definition, and the same tests run on that. Where there is a compiler the core has to be there:
-tests/mesh/test_core.py fails without.
+tests/mesh/wires/test_core.py fails without.
 """
 
 import pytest

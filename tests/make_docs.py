@@ -1,4 +1,4 @@
-"""What is generated from tables: `python tests/make_docs.py` writes it, tests/cli/test_fields.py compares.
+"""What is generated from tables: `python tests/make_docs.py` writes it, tests/reports/test_fields.py compares.
 
 meshrt/schema/report.json    the JSON schema of reports, from the machines' fields.py
 docs/machine.md              its table of counters, from there as well

@@ -29,9 +29,9 @@ FIRST = (
     "studies/test_tune", "launch/test_launch_restarts", "models/test_compress", "ranks/test_failure",
     "programs/test_regions", "ranks/test_orphans", "models/test_quantize", "studies/test_fuzz",
     "programs/test_own_program", "ranks/test_beats", "programs/test_decomposed", "programs/test_quantized_mesh",
-    "programs/test_mesh_experts", "studies/test_milo", "gpu/test_lowrank", "mesh/test_tampering",
+    "programs/test_mesh_experts", "studies/test_milo", "gpu/test_lowrank", "mesh/wires/test_tampering",
     "programs/test_checkpoint_machines", "gpu/test_experts", "house/test_examples", "launch/", "ranks/",
-    "csl/test_csl_ranks", "cli/", "house/", "mesh/test_allreduce",
+    "csl/test_csl_ranks", "cli/", "house/", "mesh/collectives/test_allreduce",
 )  # fmt: skip
 
 

@@ -205,7 +205,7 @@ def test_what_is_marked_is_listed() -> None:
     """docs/tests.md has the name of each test that the default tier leaves out or has a sample of, and no other."""
     named = set(re.findall(r"`(test_\w+)`", (TESTS.parent / "docs" / "tests.md").read_text()))
     marked = set()
-    for path in TESTS.glob("*/test_*.py"):
+    for path in TESTS.rglob("test_*.py"):
         text = path.read_text()
         for node in ast.parse(text).body if "mark.all" in text or "mark.sample" in text else ():
             if isinstance(node, ast.FunctionDef):
