@@ -68,7 +68,14 @@ def _compute(ref: FunctionRef, bound: list[tuple[str, Val]], result: Any, scope:
     except Returned as returned:
         value = coerce(returned.value, result, inner, ref.node.line)
         return Val(value.type, value.value, value.code)
+    if result is not VOID:
+        raise scope.wrong(ref.node.line, lacking(ref.node.name, result))
     return Val(VOID)
+
+
+def lacking(name: str, result: Any) -> str:
+    """What is wrong with a function of that type whose end was reached without a return."""
+    return f"{name} has ended without a value, and its type is {result}: return one on every way through it"
 
 
 def function(ref: FunctionRef, image: Any, before: list[tuple[str, Any]]) -> str:
@@ -113,7 +120,8 @@ def define(image: Any, python: str, arguments: list[str], writer: Writer) -> Non
     head = [f"def {python}(c{''.join(f', {arg}' for arg in arguments)}):", *(f"    {name} = c.{name}" for name in used)]
     if "o[" in text:
         head.append("    o = c.o")
-    source = "\n".join([*head, *writer.body, "    return", "    yield"])
+    end = "return" if writer.result is VOID else f"raise ArithmeticError({lacking(python.partition('_')[2], writer.result)!r})"
+    source = "\n".join([*head, *writer.body, f"    {end}", "    yield"])
     if not image.space.get("convert"):
         image.space.update(SPACE)
     exec(compile(source, f"<{python}>", "exec"), image.space)
