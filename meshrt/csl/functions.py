@@ -120,7 +120,8 @@ def define(image: Any, python: str, arguments: list[str], writer: Writer) -> Non
     head = [f"def {python}(c{''.join(f', {arg}' for arg in arguments)}):", *(f"    {name} = c.{name}" for name in used)]
     if "o[" in text:
         head.append("    o = c.o")
-    end = "return" if writer.result is VOID else f"raise ArithmeticError({lacking(python.partition('_')[2], writer.result)!r})"
+    wrong = lacking(python.partition("_")[2], writer.result)
+    end = "return" if writer.result is VOID else f"raise ArithmeticError({wrong!r})"
     source = "\n".join([*head, *writer.body, f"    {end}", "    yield"])
     if not image.space.get("convert"):
         image.space.update(SPACE)
