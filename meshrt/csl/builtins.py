@@ -19,6 +19,7 @@ from meshrt.csl.types import (
     FLOAT,
     INT,
     NUMBERS,
+    STRING,
     STRUCT,
     TYPE,
     TYPES,
@@ -158,7 +159,10 @@ def _concat_structs(node: n.Builtin, scope: Scope) -> Val:
 
 def _import(node: n.Builtin, scope: Scope) -> Val:
     count(node, scope, 1, 2)
-    path = known(node.arguments[0], scope, "a module's name").value
+    named = known(node.arguments[0], scope, "a module's name")
+    if named.type is not STRING:
+        raise scope.wrong(node.line, f"@import_module of a {named.type}: a text names the module")
+    path = named.value
     given = known(node.arguments[1], scope, "a module's parameters").value if len(node.arguments) > 1 else {}
     module: Val = scope.module.program.open(path, given, scope, node.line)
     return module

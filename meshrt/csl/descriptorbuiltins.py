@@ -12,7 +12,7 @@ from meshrt.csl.expressions import expression, known, lvalue, type_of_node
 from meshrt.csl.lvalues import address, load
 from meshrt.csl.scope import Scope
 from meshrt.csl.tilebuiltins import task_number
-from meshrt.csl.types import DSRS, STRUCT, TYPES, VOID, CslArray, Pointer, dtype, is_dsd, is_pointer, nbytes
+from meshrt.csl.types import DSRS, STRUCT, TYPES, VOID, CslArray, Pointer, dtype, is_dsd, is_int, is_pointer, nbytes
 from meshrt.csl.values import MemoryAddress, Val
 from meshrt.csl.vectors import Dsr, Fab, Mem, increment, set_base, set_length, set_stride
 
@@ -251,8 +251,13 @@ def _changed(change: Any, name: str, nargs: int) -> Any:
             extra = (nbytes(type_of_node(node.arguments[2], scope)),)
         if not is_dsd(dsd.type):
             raise scope.wrong(node.line, f"{node.name} of a {dsd.type}, which is no descriptor")
+        if name != "set_base" and not is_int(by.type):
+            raise scope.wrong(node.line, f"{node.name} by a {by.type}, which is no whole number")
         if dsd.known and by.known:
-            return Val(dsd.type, change(dsd.value, by.value, *extra))
+            try:
+                return Val(dsd.type, change(dsd.value, by.value, *extra))
+            except ArithmeticError as error:
+                raise scope.wrong(node.line, str(error)) from error
         scope.spend(COSTS.arithmetic)
         text = "".join(f", {argument}" for argument in extra)
         return Val(dsd.type, code=f"{name}({code(dsd, scope)}, {code(by, scope)}{text})")

@@ -13,7 +13,21 @@ from meshrt.csl.errors import unknown
 from meshrt.csl.lvalues import address, element, load, member, named, pointed
 from meshrt.csl.operators import binary, peers, unary
 from meshrt.csl.scope import Scope
-from meshrt.csl.types import BOOL, NATIVE, STRUCT, TYPE, TYPES, VOID, Callable, CslArray, Enum, Pointer, dtype, nbytes
+from meshrt.csl.types import (
+    BOOL,
+    NATIVE,
+    STRUCT,
+    TYPE,
+    TYPES,
+    VOID,
+    Callable,
+    CslArray,
+    Enum,
+    Pointer,
+    dtype,
+    is_int,
+    nbytes,
+)
 from meshrt.csl.values import Val
 
 
@@ -147,10 +161,13 @@ def _items(node: n.Items, scope: Scope) -> Val:
 
 
 def _array_type(node: n.ArrayType, scope: Scope) -> Val:
-    sizes = tuple(int(known(size, scope, "an array's size").value) for size in node.sizes)
-    if min(sizes) < 0:
-        raise scope.wrong(node.line, f"an array of {min(sizes)}")
-    return Val(TYPE, CslArray(sizes, type_of_node(node.element, scope)))
+    sizes = []
+    for part in node.sizes:
+        size = known(part, scope, "an array's size")
+        if not is_int(size.type) or int(size.value) < 0:
+            raise scope.wrong(node.line, f"an array of {size.value}: its sizes are whole numbers, 0 or more")
+        sizes.append(int(size.value))
+    return Val(TYPE, CslArray(tuple(sizes), type_of_node(node.element, scope)))
 
 
 def _pointer_type(node: n.PointerType, scope: Scope) -> Val:

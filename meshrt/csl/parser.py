@@ -27,10 +27,10 @@ def parse(text: str, file: str) -> n.File:
             blocks.append(n.Comptime(line, _block(r)))
         elif r.has("fn") or r.has("task"):
             function = _function(r)
-            declarations[function.name] = function
+            _declare(declarations, function, r.file)
         elif r.token.text in ("var", "const", "param"):
             declaration = _declaration(r)
-            declarations[declaration.name] = declaration
+            _declare(declarations, declaration, r.file)
             if export:
                 exported.append(declaration.name)
         else:
@@ -38,6 +38,13 @@ def parse(text: str, file: str) -> n.File:
                 f"{r.token.text!r} begins no declaration: there are var, const, param, fn, task, comptime, layout"
             )
     return n.File(1, file, declarations, tuple(blocks), tuple(declarations), tuple(exported))
+
+
+def _declare(names: dict[str, n.Node], node: n.Declaration | n.Function, file: str) -> None:
+    """A name of a file or of a block. CslError where it has one of that name."""
+    before = names.setdefault(node.name, node)
+    if before is not node:
+        raise wrong(SourceLocation(file, node.line), f"{node.name} is declared already, in line {before.line}")
 
 
 def _declaration(r: TokenReader) -> n.Declaration:
@@ -65,6 +72,8 @@ def _function(r: TokenReader) -> n.Function:
         is_known = r.take("comptime")
         parameter = r.name(f"the parameters of {name}")
         r.want(":", f"the parameters of {name}")
+        if parameter in [before for before, _, _ in parameters]:
+            raise r.wrong(f"two parameters of {name} are named {parameter}")
         parameters.append((parameter, type_of(r), is_known))
         if not r.has(")"):
             r.want(",", f"the parameters of {name}")
@@ -75,10 +84,14 @@ def _function(r: TokenReader) -> n.Function:
 def _block(r: TokenReader) -> n.Block:
     line = r.want("{", "a block").line
     statements: list[n.Node] = []
+    names: dict[str, n.Node] = {}
     while not r.take("}"):
         if r.token.kind == "end":
             raise wrong(SourceLocation(r.file, line), "the block that begins here has no }")
-        statements.append(_statement(r))
+        statement = _statement(r)
+        if isinstance(statement, n.Declaration):
+            _declare(names, statement, r.file)
+        statements.append(statement)
     return n.Block(line, tuple(statements))
 
 

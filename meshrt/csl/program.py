@@ -38,6 +38,7 @@ class CslProgram:
         self.language = Language(lookup, statement, call, BUILTINS)
         self.size = (0, 0)
         self.trees: dict[Path, n.File] = {}
+        self.opening: list[Any] = []  # modules that are being opened, each by the one before
         self.tiles: dict[tuple[int, int], Image] = {}
         self.images: dict[Any, Image] = {}
         self.routes: dict[tuple[int, int, int], dict[str, Any]] = {}
@@ -67,9 +68,13 @@ class CslProgram:
                 hint = nearest(path, LIBRARIES, f"there are {', '.join(LIBRARIES)}")
                 raise scope.wrong(line, f"no library {path}: {hint}")
             imported = LIBRARIES[path](self, given, module.image)
+        elif key in self.opening:
+            raise scope.wrong(line, f"{path} imports itself, or what it imports does")
         else:
             file = Path(module.tree.path).parent / path
+            self.opening.append(key)
             imported = open_module(self.tree(file, scope, line), given, module.image, self)
+            self.opening.pop()
         shared[key] = imported
         return Val(MODULE, imported)
 

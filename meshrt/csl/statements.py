@@ -157,6 +157,8 @@ def _return(node: n.Return, scope: Scope) -> None:
     if writer is None:
         raise Returned(value)
     if node.value is None:
+        if writer.result is not VOID:
+            raise scope.wrong(node.line, f"return without a value: the function's type is {writer.result}")
         writer.charge()
         writer.line("return")
         return
