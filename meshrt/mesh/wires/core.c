@@ -41,7 +41,7 @@ typedef struct {
     int64_t base, outer_step, inner_step, outer_at, inner_at; /* addresses of int64 positions; 0: evenly spaced */
 } Cells;
 
-enum { LEAVE, COPY, MOVE, LAND, PATH, ANY_LATE, TAKE_OVER, SPEND, SERVE }; /* as in steps.py */
+enum { LEAVE, COPY, MOVE, LAND, PATH, ANY_LATE, TAKE_OVER, SPEND, SERVE, END }; /* as in steps.py */
 
 typedef struct {
     int64_t kind, outer, inner;
@@ -154,6 +154,19 @@ static inline void serve_row(int64_t count, Row time, Row free, Row asked_at, Ro
     }
 }
 
+/* order._end: nobody kept when heads asked for these links, which each was busy with for `length`; `before`, if it is
+   there: since when the links were idle. */
+static inline void end_row(int64_t count, Row asked_at, Row free, Row idle, Row length, Row before)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const double taken_at = AT(free, i) - AT(length, i);
+        if (taken_at > AT(asked_at, i)) {
+            AT(idle, i) = before.begin ? AT(before, i) : taken_at;
+            AT(asked_at, i) = taken_at;
+        }
+    }
+}
+
 /* How the arrays of a step lie in memory: the compiler makes a loop for each. */
 enum { SIDE_BY_SIDE, EVEN, ODD };
 
@@ -205,6 +218,9 @@ static inline __attribute__((always_inline)) void do_row(const Step *step, const
     case SERVE:
         if (passage->taking)
             serve_row(count, r[0], r[1], r[2], r[3], passage->taking, passage->tail, counted);
+        break;
+    case END:
+        end_row(count, r[0], r[1], r[2], r[3], r[4]);
     }
 }
 

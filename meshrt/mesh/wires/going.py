@@ -25,6 +25,7 @@ class Line:
     address: int
     kept: Any  # memory that it has the address of
     states: dict[Any, order.Fixed] = field(default_factory=dict)  # of links, each once
+    strips: dict[Any, Any] = field(default_factory=dict)  # of lines, each once: see stripsums.py
 
 
 def line_of(block: Cores) -> Line | None:
@@ -37,9 +38,12 @@ def line_of(block: Cores) -> Line | None:
 
 
 def _line(block: Cores) -> Line | None:
-    if block.core is None or block.hosted > 1 or block.control.size == 1:
+    if block.core is None or block.mapped or not block.timed:
         return None
-    if block.mapped or not (block.payload and block.timed):
+    if block.hosted > 1 and not block.payload:  # without messages: see stripsums.py
+        numbers = np.zeros(11, np.int64)
+        return Line(numbers, block.core.address(numbers), None)
+    if block.hosted > 1 or block.control.size == 1 or not block.payload:
         return None
     calls = mpi_of(block)
     if calls is None:

@@ -15,7 +15,7 @@ import numpy as np
 from meshrt.mesh.wires.lines import Index
 from meshrt.records import dataclass
 
-LEAVE, COPY, MOVE, LAND, PATH, ANY_LATE, TAKE_OVER, SPEND, SERVE = range(9)  # as in core.c
+LEAVE, COPY, MOVE, LAND, PATH, ANY_LATE, TAKE_OVER, SPEND, SERVE, END = range(10)  # as in core.c
 CELLS = 6
 ROW = Struct(f"{3 + 5 * CELLS}q")
 EVERYWHERE = slice(None)

@@ -15,6 +15,7 @@ from meshrt.mesh.cores import Cores
 from meshrt.mesh.wires import order
 from meshrt.mesh.wires.going import go, line_of
 from meshrt.mesh.wires.lines import Index, View
+from meshrt.mesh.wires.stripsums import strips_of
 from meshrt.mesh.wires.sumtables import Part, Table, table_of
 
 MANY = 64  # states of links, and tables of a sum, that are kept
@@ -30,7 +31,8 @@ def add_up(
     clock, line = block.clock, line_of(block)
     if line is None or clock.coming or clock.under_way or clock.heads or clock.seen is not None:
         return False
-    if clock.links is not None or clock.messages is not None or not partial.flags.c_contiguous:
+    many = block.hosted > 1
+    if clock.links is not None or clock.messages is not None or not (many or partial.flags.c_contiguous):
         return False
     begin = clock.users = order.fixed(clock.users, line.states)
     table = tables.get(id(begin))
@@ -40,13 +42,19 @@ def add_up(
         for kept in (tables, line.states):
             if len(kept) >= MANY:
                 kept.clear()
-        table = table_of(block, begin, line.states, parts, partial, combine)
+        table = (
+            strips_of(block, begin, line.states, line.strips, parts, partial)
+            if many
+            else table_of(block, begin, line.states, parts, partial, combine)
+        )
         tables[NEVER if table is None else id(begin)] = table
         if table is None:
             return False
     block.begin()
-    tile = block.core.address(partial)
+    tile = 0 if many else block.core.address(partial)
     go(block, line, table.rows, tile, tile, combine=with_given(_combine, combine, partial))
+    if many:
+        partial[...] = 1  # as fabric.send
     clock.users = table.end
     block.summed[table] = block.summed.get(table, 0) + 1
     return True
