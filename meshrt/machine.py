@@ -131,3 +131,11 @@ def machines() -> list[str]:
 def find_machine(name: str) -> ModuleType:
     """The machine.py of that name, which is one of `machines()`."""
     return importlib.import_module(f"meshrt.{name}.machine")
+
+
+def machine_of(device: Any) -> str | None:
+    """The name of the machine that has such devices, also for one of a script's own; None for what is no device."""
+    for name in machines():
+        if isinstance(device, tuple({type(preset) for preset in find_machine(name).PRESETS.values()})):
+            return name
+    return None

@@ -15,6 +15,7 @@ from mpi_jobs import Finished
 
 import meshrt
 from meshrt.errors import LimitError, UsageError
+from meshrt.gpu.presets import A800
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import rings, shifts
 from meshrt.mesh.presets import IDEAL
@@ -159,6 +160,7 @@ def test_a_device_of_ones_own_and_limits() -> None:
         ({"memory": 0}, "memory is 0; it starts at 1"),
         ({"core_memory": True}, "core_memory is True; it is a whole number"),
         ({"times": False}, "times is False; it is a whole number"),
+        ({"device": A800}, "device a800 is of gpu, and gemm runs on mesh: give on='gpu', or another device"),
         ({"device": "a100"}, "device is 'a100'; on mesh there are wse2, wse3"),
         ({"spares": (1, 0.5), "defects": "0.01"}, "mesh '1x0.5' is not WIDTHxHEIGHT"),
         ({"spares": 4, "defects": "0.01"}, r"spares is 4; it is CxR or \(C, R\)"),
