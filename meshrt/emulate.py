@@ -137,6 +137,9 @@ def sweep(
     _check_comm(comm)
     every = {name: several(value) for name, value in options.items() if not isinstance(value, tuple)}
     varied = {name: values for name, values in every.items() if values is not None}
+    if nothing := [name for name, values in varied.items() if not values]:
+        value = in_short(options[nothing[0]])
+        raise UsageError(f"{nothing[0]} is {value}: a sweep needs a value at least; give one, or leave it away")
     runs = [options | dict(zip(varied, values, strict=True)) for values in product(*varied.values())]
     ready = [options_of(program, on, choice) for choice in runs]
     _check_written(ready)

@@ -223,7 +223,8 @@ def in_short(value: Any) -> str:
 
 def _way_out(value: Any) -> str:
     """Behind what is said of several values where there is to be one."""
-    return "" if several(value) is None else "; `meshrt.sweep` runs each value of a list"
+    parts = several(value) is not None or (hasattr(value, "__iter__") and not isinstance(value, (str, bytes)))
+    return "; `meshrt.sweep` runs each value of a list" if parts else ""
 
 
 def options_of(name: str, function: Callable[..., Any]) -> tuple[Option, ...]:

@@ -321,6 +321,8 @@ def test_several_values_for_one_are_for_a_sweep() -> None:
             UsageError, match=r"m is \(16, 32\); it is a whole number; `meshrt.sweep` runs each value of"
         ):
             call("gemm", m=(16, 32))
+        with pytest.raises(UsageError, match=r"m is \{16\}; it is a whole number; `meshrt.sweep` runs each value of a"):
+            call("gemm", m={16})
     with pytest.raises(
         UsageError, match=r"dtype is .*; there are float32, .*; `meshrt.sweep` runs each value of a list"
     ):
@@ -364,6 +366,12 @@ def test_a_report_tells_which_numbers_it_has() -> None:
     assert "hop" not in report and "hops.max" not in report and 0 not in report
     with pytest.raises(KeyError, match="no 0; a report has messages"):
         report[0]  # type: ignore[index]  # no path, as a user may have it: the message is what is tried
+    with pytest.raises(TypeError, match="'Report' object is not iterable"):
+        list(report)  # type: ignore[call-overload]
+    whole = report.to_json()
+    report["link_bytes"].clear(), report.measured["link_bytes"].clear()
+    report.phase(report.phases[0])["link_bytes"].clear(), report.arguments.clear()
+    assert report.to_json() == whole
     with pytest.raises(KeyError, match="no 'hop'; a report has messages"):
         report.kind("hop")
     hints = {"cycles": "critical_path.cycles", "measured.hops": "hops", "max": "link_bytes.max or ramp_bytes.max or"}
@@ -636,6 +644,9 @@ def test_a_sweep_goes_past_a_limit_and_not_past_a_mistake() -> None:
     assert alone.value.__notes__ == [line]
     with pytest.raises(UsageError, match="m is 0"):
         meshrt.sweep("gemm", m=[16, 0])
+    for nothing in ([], range(0), np.array([])):
+        with pytest.raises(UsageError, match=r"m is .*: a sweep needs a value at least"):
+            meshrt.sweep("gemm", k=[16, 32], m=nothing)
 
 
 SCRIPT = """
