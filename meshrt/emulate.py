@@ -12,6 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from meshrt.alike import check_alike
 from meshrt.errors import FullError, LimitError, UsageError, in_full, told
 from meshrt.given import Own, options_of
 from meshrt.machine import find_machine
@@ -93,7 +94,7 @@ def run(
     Options are those of `meshrt run PROGRAM --help`, of the program and of its machine (device, mesh or cores or tp,
     core_memory ...). A device may also be a `Device`, a file a path, a dtype NumPy's; sizes such as "8x8"
     and texts such as "1,2,3" may be lists, tuples or arrays of numbers: the report has the text. `comm` are the ranks
-    that share it [default: all]. Every rank gets the report.
+    that share it [default: all]; they ask for the same run, and every rank gets the report.
 
     UsageError, LimitError and so on, as exceptions, and ModelError (`meshrt.models.errors`) for a model's folder. What
     would do where memory is full is a note of the LimitError, which Python shows beneath it. On several ranks an error
@@ -145,6 +146,9 @@ def sweep(
     _check_written(ready)
     host.prepare_environment()
     comm = comm or host.communicator()
+    meeting = outside.Meeting("meshrt.sweep")
+    check_alike(comm, ready, numbers)
+    meeting.over()
     reports: dict[int, Report] = {}
     with _one_thread():
         for at in range(comm.rank, len(ready), comm.size):
@@ -206,6 +210,7 @@ def _together(
 
     def work(world: Intracomm, board: Board) -> int:
         meeting.over()
+        check_alike(comm or world, [(program, arguments, settings)], payload)
         report = emulate(comm or world, board, program, arguments, payload=payload, **settings)
         reports.append((comm or world).bcast(report))
         return 0

@@ -14,7 +14,9 @@ import pytest
 from mpi_jobs import Finished
 
 import meshrt
+from meshrt.alike import check_alike
 from meshrt.errors import LimitError, UsageError
+from meshrt.given import options_of
 from meshrt.gpu.presets import A800
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import rings, shifts
@@ -25,6 +27,8 @@ from meshrt.mesh.wires.routes import chain
 from meshrt.mesh.wires.tables import installed
 from meshrt.options import AtMost
 from meshrt.program import settings_of
+from meshrt.ranks import failure
+from meshrt.ranks.board import Board
 from meshrt.ranks.host import ONE_THREAD
 from meshrt.units import short
 
@@ -682,6 +686,39 @@ def test_a_script_gives_the_same_on_any_number_of_ranks(ranks: int, run_script: 
 def test_an_error_in_the_midst_ends_all_ranks(run_script: Callable[..., Finished]) -> None:
     done = run_script(SCRIPT, "on", ranks=2)
     assert done.code == 3 and "asks for 128000 bytes" in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+class OfTwo:
+    """Rank 1 of two, of which rank 0 asks for what came here first."""
+
+    size, rank, allgather = 2, 1, None
+    first: Any = None
+
+    def bcast(self, value: Any) -> Any:
+        self.first = value if self.first is None else self.first
+        return self.first
+
+
+def test_ranks_that_ask_for_different_runs_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as with a seed that each draws: what each computes would be mixed, and reported with rank 0's."""
+    monkeypatch.setattr(failure, "run_guarded", lambda work: work(comm, Board.alone()))
+    for call in (meshrt.run, meshrt.sweep):
+        for first, other, message in (
+            ({}, {"seed": 1}, "seed is 1 on rank 1 and 0 on rank 0: all ranks make the same calls; what is drawn"),
+            ({"device": "wse3"}, {"device": IDEAL}, r"device is Device\(name='ideal'.*\.\.\. on rank 1 and 'wse3' on"),
+            ({}, {"payload": False}, "payload is False on rank 1 and True on rank 0"),
+        ):  # fmt: skip
+            comm = OfTwo()
+            check_alike(comm, [options_of("gemm", None, first)], True)
+            with pytest.raises(UsageError, match=message):
+                call("gemm", comm=comm, **other)  # type: ignore[arg-type]
+    comm = OfTwo()
+    for node in "ab":  # which may have files of their own
+        check_alike(comm, [options_of("llama-tiny", None, {"logits": f"/{node}/l.npy", "maps": f"{node}.npz"})], True)
+    with pytest.raises(UsageError, match="program is 'gemm' on rank 1 and 'llama' on rank 0"):
+        meshrt.run("gemm", comm=comm)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="rank 1 asks for 2 runs and rank 0 for 1"):
+        meshrt.sweep("gemm", m=[1, 2], comm=comm)  # type: ignore[arg-type]
 
 
 def test_settings_have_their_help() -> None:
