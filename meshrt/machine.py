@@ -15,7 +15,8 @@ A machine is a folder of meshrt/ with a file machine.py in it, found by its name
                                                                    takes no longer than an error's message may
     gather(machine)                                                all ranks' counters: `Measured` at rank 0, else None
     title(report), rows(report)                                    how a person reads that
-    fullest(machine)                                               of those with a memory each: `Held`, of this rank's
+    fullest(machine)                                               of those with a memory each, of which there are
+                                                                   machine.count: `Held`, of this rank's
     with_memory(settings, nbytes)                                  options for devices with so much
     ceilings(report, part)                                         what it can do at most: meshrt/reports/ceilings.py
 """
