@@ -8,11 +8,11 @@ from typing import Any
 from meshrt.errors import UsageError
 from meshrt.program import Program, settings_of
 
-Run = tuple[Program, Mapping[str, Any], Mapping[str, Any]]  # with its options, and those of its machine
+ScriptRun = tuple[Program, Mapping[str, Any], Mapping[str, Any]]  # with its options, and those of its machine
 LONGEST = 60  # characters of a value in a message
 
 
-def check_alike(comm: Any, runs: Sequence[Run], payload: bool) -> None:
+def check_alike(comm: Any, runs: Sequence[ScriptRun], payload: bool) -> None:
     """UsageError on a rank that asks for other runs than rank 0 does. All ranks call it."""
     if comm.size == 1:
         return
@@ -23,14 +23,14 @@ def check_alike(comm: Any, runs: Sequence[Run], payload: bool) -> None:
     for values, others in zip(own, first, strict=True):
         for name in {**others, **values}:
             if values.get(name) != others.get(name):
-                here, at_first = (_short(each.get(name, "left away")) for each in (values, others))
-                raise UsageError(f"{name} is {here} on rank {comm.rank} and {at_first} on rank 0: {WANTED}")
+                own_text, first_text = (_short(each.get(name, "left away")) for each in (values, others))
+                raise UsageError(f"{name} is {own_text} on rank {comm.rank} and {first_text} on rank 0: {WANTED}")
 
 
 WANTED = "all ranks make the same calls; what is drawn or read from a clock is to be one rank's, for all of them"
 
 
-def _values(run: Run) -> dict[str, str]:
+def _values(run: ScriptRun) -> dict[str, str]:
     """What a run is, by the names of its options. Files are left out: each node may have its own."""
     program, arguments, settings = run
     own = [(option, arguments.get(option.name, option.default)) for option in program.options]
