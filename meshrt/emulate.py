@@ -17,11 +17,12 @@ from meshrt.errors import FullError, LimitError, UsageError, in_full, told
 from meshrt.given import Own, options_of
 from meshrt.machine import find_machine
 from meshrt.options import in_short, pythons, several
-from meshrt.program import Program, checked_settings, settings_of
+from meshrt.program import Program, checked_settings, settings_of, written_by
 from meshrt.ranks import host, launcher, outside
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
+from meshrt.ranks.files import check_apart
 from meshrt.reports.parts import Runs, one_report
 from meshrt.reports.report import Report, gather_report
 from meshrt.version import __version__
@@ -43,6 +44,7 @@ def emulate(
     start, kind = perf_counter(), find_machine(program.machine)
     values = program.complete(arguments)
     settings = checked_settings(program.machine, settings)
+    check_apart(written_by(program, {**values, **settings}))
     machine = kind.open_machine(comm, board, program.mesh, payload, console or Console(), **settings)
     try:
         result = program.run(machine, **values)

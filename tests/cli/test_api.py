@@ -630,6 +630,9 @@ def test_runs_of_a_sweep_do_not_write_one_file(tmp_path: Path) -> None:
     for program, name in (("shift", "maps"), ("shift", "trace"), ("shift", "goal"), ("llama-tiny", "logits")):
         with pytest.raises(UsageError, match=f"{name} is '.*x' in 2 runs, each of which would write it: leave it away"):
             meshrt.sweep(program, mesh=["2x2", "4x4"], **{name: str(tmp_path / "x")})
+    same = {"maps": Path(files[0]), "trace": files[0]}
+    with pytest.raises(UsageError, match=r"--(maps|trace) and --(trace|maps) both name .*a.npz: give each a file"):
+        meshrt.run("shift", mesh="2x2", steps=1, **same)
     with pytest.raises(UsageError, match="checkpoint is 'state' in 2 runs"):
         meshrt.sweep("llama-tiny", on="gpu", tp=[1, 2], checkpoint=Path("state"))
 
