@@ -48,8 +48,8 @@ def options_of(
     settings = {name: machine_options[name].check(value, said.get(name, name)) for name, value in settings.items()}
     if unknown := [name for name in values if name not in names]:
         raise UsageError(
-            f"{loaded.name} has no option {unknown[0]!r}; it has {', '.join(sorted(names))}, and {loaded.machine} has"
-            f" {', '.join([*machine_options, *shared])}"
+            f"{loaded.name} has no option {unknown[0]!r}; it has {', '.join(sorted(names)) or 'none'}, and"
+            f" {loaded.machine} has {', '.join([*machine_options, *shared])}"
         )
     arguments = fixed | values
     loaded.complete(arguments, script=True)

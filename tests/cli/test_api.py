@@ -216,6 +216,11 @@ def test_numbers_are_what_the_command_would_make_of_them() -> None:
         report = meshrt.run("shift", mesh=(4, 1), tile=tile)
         assert type(report.arguments["tile"]) is int and report.arguments["tile"] == 2
         report.to_json()
+    same("llama-tiny", "link_rate", 1e10, [10**10, np.float32(1e10)], on="gpu", max_new_tokens=1, payload=False)
+    with pytest.raises(UsageError, match=r"b is 10+ .*; it is a number of at most 1.8e"):
+        meshrt.run(lambda block, *, b=1.0: {}, b=10**400)
+    with pytest.raises(UsageError, match="has no option 'x'; it has none, and mesh has"):
+        meshrt.run(lambda block: {}, x=1)
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"bits": 5}, "bits is 5; there are 4, 8"),
         ({"bits": True}, "bits is True; there are 4, 8"),
