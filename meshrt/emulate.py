@@ -134,7 +134,7 @@ def sweep(
     One value of several numbers is a tuple or a text there: `mesh=[(4, 4), (8, 8)]`. In the order of the options, the
     last changing fastest; every rank gets all reports. Under mpirun the ranks share out the runs, each of which is
     emulated whole by one. A run over a limit of the machine gives a report that says so (`refused`), and what would do;
-    any other error is raised.
+    `data["settings"]` of it are the options of the machine that it was given. Any other error is raised.
     """
     numbers = _with_numbers(payload)
     _check_comm(comm)
@@ -161,6 +161,7 @@ def sweep(
                 reports[at] = Report(report)
             except LimitError as error:
                 facts = {"machine": loaded.machine, "program": loaded.name, "arguments": loaded.complete(arguments)}
+                facts["settings"] = {name: getattr(value, "name", value) for name, value in settings.items()}
                 reports[at] = Report(facts | {"refused": in_full(error)}, in_full(error))
     meeting = outside.Meeting("meshrt.sweep")
     all_reports = {at: report for part in comm.allgather(reports) for at, report in part.items()}

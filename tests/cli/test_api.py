@@ -651,6 +651,10 @@ def test_a_sweep_goes_past_a_limit_and_not_past_a_mistake() -> None:
     line = meshrt.fit("gemm", mesh=(4, 4), m=1000, k=64, n=64).line()
     assert full.refused is not None and full.refused.endswith(f"; {line}") and line.endswith("--mesh 5x5 would do")
     assert json.loads(full.to_json())["refused"] == full.refused
+    tried = meshrt.sweep("gemm", mesh=["2x2", "2x3"], m=100_000, device=IDEAL, core_memory=9, payload=False)
+    settings = [json.loads(report.to_json())["settings"] for report in tried]  # else nothing would tell them apart
+    assert [each.pop("mesh") for each in settings] == ["2x2", "2x3"]
+    assert settings == 2 * [{"device": "ideal", "core_memory": 9}]
     with pytest.raises(LimitError) as alone:
         meshrt.run("gemm", mesh=(4, 4), m=1000, k=64, n=64, payload=False)
     assert alone.value.__notes__ == [line]
