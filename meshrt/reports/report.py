@@ -112,7 +112,7 @@ class Report:
         raise KeyError(f"no phase {name!r}; there are {', '.join(self.phases) or 'none'}")
 
     def kind(self, path: str) -> str:
-        """How the number of that path came about: counted, declared, timed, extrapolated. KeyError."""
+        """How the number of that path came about: counted, declared, timed, modelled or extrapolated. KeyError."""
         part = self[path]
         if isinstance(part, Mapping):
             raise KeyError(f"{path!r} is several numbers: {', '.join(f'{path}.{name}' for name in part)}")
