@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from pathlib import Path
+from threading import current_thread, main_thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,7 @@ def run(
     _check_comm(comm)
     with _one_thread():
         size = launcher.launched_size() if comm is None else comm.size
+        _check_thread(size)
         if size == 1:
             try:
                 report = emulate(comm or Alone(), Board.alone(), loaded, arguments, payload=numbers, **settings)
@@ -147,6 +149,7 @@ def sweep(
     ready = [options_of(program, on, choice) for choice in runs]
     _check_written(ready)
     host.prepare_environment()
+    _check_thread(launcher.launched_size() if comm is None else comm.size)
     comm = comm or host.communicator()
     meeting = outside.Meeting("meshrt.sweep")
     check_alike(comm, ready, numbers)
@@ -200,6 +203,15 @@ def _check_comm(comm: Any) -> None:
     """UsageError for what is no communicator."""
     if comm is not None and not hasattr(comm, "allgather"):
         raise UsageError(f"comm is {in_short(comm)}; it is a communicator of mpi4py's, such as MPI.COMM_WORLD")
+
+
+def _check_thread(comm_size: int) -> None:
+    """UsageError in any thread but the main one, where several ranks meet: they would do so in any order."""
+    if comm_size > 1 and current_thread() is not main_thread():
+        raise UsageError(
+            "runs on several ranks are for the main thread, in the same order on each: call it there, or give"
+            " comm=MPI.COMM_SELF for runs of this rank alone"
+        )
 
 
 def _together(

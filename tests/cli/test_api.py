@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -729,6 +730,10 @@ def test_ranks_that_ask_for_different_runs_are_told_so(monkeypatch: pytest.Monke
         check_alike(comm, [options_of("llama-tiny", None, {"logits": f"/{node}/l.npy", "maps": f"{node}.npz"})], True)
     with pytest.raises(UsageError, match="program is 'gemm' on rank 1 and 'llama' on rank 0"):
         meshrt.run("gemm", comm=comm)  # type: ignore[arg-type]
+    with ThreadPoolExecutor(1) as pool:
+        for call in (meshrt.run, meshrt.sweep):
+            with pytest.raises(UsageError, match=r"are for the main thread, .* comm=MPI.COMM_SELF"):
+                pool.submit(call, "gemm", comm=comm).result()  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="rank 1 asks for 2 runs and rank 0 for 1"):
         meshrt.sweep("gemm", m=[1, 2], comm=comm)  # type: ignore[arg-type]
 
