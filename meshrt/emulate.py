@@ -9,18 +9,21 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from pathlib import Path
+from threading import current_thread, main_thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from meshrt.alike import check_alike
 from meshrt.errors import FullError, LimitError, UsageError, in_full, told
 from meshrt.given import Own, options_of
 from meshrt.machine import find_machine
 from meshrt.options import in_short, pythons, several
-from meshrt.program import Program, checked_settings, settings_of
+from meshrt.program import Program, checked_settings, settings_of, written_by
 from meshrt.ranks import host, launcher, outside
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
+from meshrt.ranks.files import check_apart
 from meshrt.reports.parts import Runs, one_report
 from meshrt.reports.report import Report, gather_report
 from meshrt.version import __version__
@@ -42,6 +45,7 @@ def emulate(
     start, kind = perf_counter(), find_machine(program.machine)
     values = program.complete(arguments)
     settings = checked_settings(program.machine, settings)
+    check_apart(written_by(program, {**values, **settings}))
     machine = kind.open_machine(comm, board, program.mesh, payload, console or Console(), **settings)
     try:
         result = program.run(machine, **values)
@@ -93,7 +97,7 @@ def run(
     Options are those of `meshrt run PROGRAM --help`, of the program and of its machine (device, mesh or cores or tp,
     core_memory ...). A device may also be a `Device`, a file a path, a dtype NumPy's; sizes such as "8x8"
     and texts such as "1,2,3" may be lists, tuples or arrays of numbers: the report has the text. `comm` are the ranks
-    that share it [default: all]. Every rank gets the report.
+    that share it [default: all]; they ask for the same run, and every rank gets the report.
 
     UsageError, LimitError and so on, as exceptions, and ModelError (`meshrt.models.errors`) for a model's folder. What
     would do where memory is full is a note of the LimitError, which Python shows beneath it. On several ranks an error
@@ -105,6 +109,7 @@ def run(
     _check_comm(comm)
     with _one_thread():
         size = launcher.launched_size() if comm is None else comm.size
+        _check_thread(size)
         if size == 1:
             try:
                 report = emulate(comm or Alone(), Board.alone(), loaded, arguments, payload=numbers, **settings)
@@ -131,17 +136,24 @@ def sweep(
     One value of several numbers is a tuple or a text there: `mesh=[(4, 4), (8, 8)]`. In the order of the options, the
     last changing fastest; every rank gets all reports. Under mpirun the ranks share out the runs, each of which is
     emulated whole by one. A run over a limit of the machine gives a report that says so (`refused`), and what would do;
-    any other error is raised.
+    `data["settings"]` of it are the options of the machine that it was given. Any other error is raised.
     """
     numbers = _with_numbers(payload)
     _check_comm(comm)
     every = {name: several(value) for name, value in options.items() if not isinstance(value, tuple)}
     varied = {name: values for name, values in every.items() if values is not None}
+    if nothing := [name for name, values in varied.items() if not values]:
+        value = in_short(options[nothing[0]])
+        raise UsageError(f"{nothing[0]} is {value}: a sweep needs a value at least; give one, or leave it away")
     runs = [options | dict(zip(varied, values, strict=True)) for values in product(*varied.values())]
     ready = [options_of(program, on, choice) for choice in runs]
     _check_written(ready)
     host.prepare_environment()
+    _check_thread(launcher.launched_size() if comm is None else comm.size)
     comm = comm or host.communicator()
+    meeting = outside.Meeting("meshrt.sweep")
+    check_alike(comm, ready, numbers)
+    meeting.over()
     reports: dict[int, Report] = {}
     with _one_thread():
         for at in range(comm.rank, len(ready), comm.size):
@@ -152,6 +164,7 @@ def sweep(
                 reports[at] = Report(report)
             except LimitError as error:
                 facts = {"machine": loaded.machine, "program": loaded.name, "arguments": loaded.complete(arguments)}
+                facts["settings"] = {name: getattr(value, "name", value) for name, value in settings.items()}
                 reports[at] = Report(facts | {"refused": in_full(error)}, in_full(error))
     meeting = outside.Meeting("meshrt.sweep")
     all_reports = {at: report for part in comm.allgather(reports) for at, report in part.items()}
@@ -192,6 +205,15 @@ def _check_comm(comm: Any) -> None:
         raise UsageError(f"comm is {in_short(comm)}; it is a communicator of mpi4py's, such as MPI.COMM_WORLD")
 
 
+def _check_thread(comm_size: int) -> None:
+    """UsageError in any thread but the main one, where several ranks meet: they would do so in any order."""
+    if comm_size > 1 and current_thread() is not main_thread():
+        raise UsageError(
+            "runs on several ranks are for the main thread, in the same order on each: call it there, or give"
+            " comm=MPI.COMM_SELF for runs of this rank alone"
+        )
+
+
 def _together(
     comm: Intracomm | None, program: Program, arguments: Mapping[str, Any], payload: bool, settings: Mapping[str, Any]
 ) -> dict[str, Any] | None:
@@ -203,6 +225,7 @@ def _together(
 
     def work(world: Intracomm, board: Board) -> int:
         meeting.over()
+        check_alike(comm or world, [(program, arguments, settings)], payload)
         report = emulate(comm or world, board, program, arguments, payload=payload, **settings)
         reports.append((comm or world).bcast(report))
         return 0

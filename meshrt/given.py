@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from meshrt.errors import UsageError
-from meshrt.machine import find_machine
+from meshrt.machine import find_machine, machine_of
 from meshrt.options import in_short
 from meshrt.program import Program, load_program, named, program_of, settings_of
 
@@ -40,11 +40,16 @@ def options_of(
                 raise UsageError(f"{word} and {name} say the same thing: give one of them")
             values[name], said[name] = values.pop(word), word
     settings = {name: values.pop(name) for name in list(values) if name in machine_options and name not in names}
+    if not isinstance(device := settings.get("device", ""), str) and machine_of(device) not in (None, loaded.machine):
+        raise UsageError(
+            f"device {device.name} is of {machine_of(device)}, and {loaded.name} runs on {loaded.machine}: give"
+            f" on={machine_of(device)!r}, or another device"
+        )
     settings = {name: machine_options[name].check(value, said.get(name, name)) for name, value in settings.items()}
     if unknown := [name for name in values if name not in names]:
         raise UsageError(
-            f"{loaded.name} has no option {unknown[0]!r}; it has {', '.join(sorted(names))}, and {loaded.machine} has"
-            f" {', '.join([*machine_options, *shared])}"
+            f"{loaded.name} has no option {unknown[0]!r}; it has {', '.join(sorted(names)) or 'none'}, and"
+            f" {loaded.machine} has {', '.join([*machine_options, *shared])}"
         )
     arguments = fixed | values
     loaded.complete(arguments, script=True)

@@ -15,7 +15,8 @@ A machine is a folder of meshrt/ with a file machine.py in it, found by its name
                                                                    takes no longer than an error's message may
     gather(machine)                                                all ranks' counters: `Measured` at rank 0, else None
     title(report), rows(report)                                    how a person reads that
-    fullest(machine)                                               of those with a memory each: `Held`, of this rank's
+    fullest(machine)                                               of those with a memory each, of which there are
+                                                                   machine.count: `Held`, of this rank's
     with_memory(settings, nbytes)                                  options for devices with so much
     ceilings(report, part)                                         what it can do at most: meshrt/reports/ceilings.py
 """
@@ -131,3 +132,11 @@ def machines() -> list[str]:
 def find_machine(name: str) -> ModuleType:
     """The machine.py of that name, which is one of `machines()`."""
     return importlib.import_module(f"meshrt.{name}.machine")
+
+
+def machine_of(device: Any) -> str | None:
+    """The name of the machine that has such devices, also for one of a script's own; None for what is no device."""
+    for name in machines():
+        if isinstance(device, tuple({type(preset) for preset in find_machine(name).PRESETS.values()})):
+            return name
+    return None

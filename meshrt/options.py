@@ -11,6 +11,7 @@ from dataclasses import fields, is_dataclass
 from functools import wraps
 from math import isfinite
 from numbers import Integral, Real
+from sys import float_info
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -159,7 +160,10 @@ class Option:
             raise UsageError(f"{said} is {value}; it {self._range()}")
         if self.kind is int and abs(value) > LARGEST:
             raise UsageError(f"{said} is {value}; it is a whole number of at most {LARGEST}")
-        return int(value) if self.kind is int else value if isinstance(value, (int, float)) else float(value)
+        try:
+            return int(value) if self.kind is int else float(value)
+        except OverflowError:  # of a whole number, which has no end
+            raise UsageError(f"{said} is {in_short(value)}; it is a number of at most {float_info.max:.3g}") from None
 
     def _range(self) -> str:
         """Where a number lies."""
@@ -223,7 +227,8 @@ def in_short(value: Any) -> str:
 
 def _way_out(value: Any) -> str:
     """Behind what is said of several values where there is to be one."""
-    return "" if several(value) is None else "; `meshrt.sweep` runs each value of a list"
+    parts = several(value) is not None or (hasattr(value, "__iter__") and not isinstance(value, (str, bytes)))
+    return "; `meshrt.sweep` runs each value of a list" if parts else ""
 
 
 def options_of(name: str, function: Callable[..., Any]) -> tuple[Option, ...]:

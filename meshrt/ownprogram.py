@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from inspect import CO_VARARGS
-from math import isnan
+from math import isinf, isnan
 from pathlib import Path
 from traceback import FrameSummary, extract_tb
 from types import FrameType, ModuleType
@@ -74,6 +74,7 @@ def guarded(path: str, module: ModuleType, run: Callable[..., dict[str, Any]]) -
         facts = _plain(path, result) if machine.control.rank == 0 else {}  # rank 0's is the report's
         if cores:
             _report_forgotten(machine, facts, run)
+        _report_no_numbers(machine, facts)
         return facts
 
     return wrapped
@@ -102,14 +103,15 @@ def audited(run: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]
         facts = _plain(path, result)
         if cores:
             _report_forgotten(machine, facts, run)
+        _report_no_numbers(machine, facts)
         return facts
 
     return wrapped
 
 
 def _report_forgotten(block: "Block", result: dict[str, Any], run: Callable[..., Any]) -> None:
-    """When a program has ended, on all ranks: UsageError for what was not received; at rank 0 a warning for NaN, and
-    for one that makes arrays of all cores (by `block.lead`, `x`, `y`) of which none was charged, and nothing counted.
+    """When a program has ended, on all ranks: UsageError for what was not received; at rank 0 a warning for one that
+    makes arrays of all cores (by `block.lead`, `x`, `y`) of which none was charged, and nothing counted.
     """
     audit = block.audit
     assert audit is not None
@@ -136,32 +138,50 @@ def _report_forgotten(block: "Block", result: dict[str, Any], run: Callable[...,
             " (docs/programs.md)",
             file=sys.stderr,
         )
-    nameless = block.control.bcast([name for name, value in result.items() if _has_nan(value)])
-    if not nameless or not block.payload:
+
+
+def _report_no_numbers(machine: Any, result: dict[str, Any]) -> None:
+    """At rank 0 a warning for NaN in the result, on the mesh with where it may be from, and for infinity: JSON has
+    neither. All ranks of a mesh call it."""
+    if not machine.payload:
         return
-    ranks = block.control.gather(audit.unwritten())
-    if ranks is None:
-        return
+    lines, names = [], [name for name, value in result.items() if _has(isinf, value)]
+    if names:
+        strict = "JSON has no such number, so a strict reader will refuse the report"
+        lines.append(f"meshrt: warning: the result's {', '.join(map(repr, names))} is infinite; {strict}")
+    names, cause = [name for name, value in result.items() if _has(isnan, value)], ""
+    if hasattr(machine, "lead") and machine.control.bcast(names):
+        cause = _unwritten(machine)
+    if names:
+        lines.append(f"meshrt: warning: the result's {', '.join(map(repr, names))} is NaN{cause}")
+    if lines and machine.control.rank == 0:
+        machine.console.clear()
+        print("\n".join(lines), file=sys.stderr)
+
+
+def _unwritten(block: "Block") -> str:
+    """Behind a warning for NaN: which core memory was never written. All ranks call it."""
+    audit = block.audit
+    assert audit is not None
     cores: dict[tuple[str, int], int] = {}
-    for counts in ranks:
+    for counts in block.control.gather(audit.unwritten()) or ():
         for key, count in counts.items():
             cores[key] = cores.get(key, 0) + count
     blanks = [
         f"{name!r} of {audit.path}, line {line}, at {count} of {block.mesh.width * block.mesh.height} cores"
         for (name, line), count in cores.items()
     ]
-    cause = "all core memory was written"
-    if blanks:
-        cause = f"core memory that was never written: {'; '.join(blanks)} (or got its NaN from such memory)"
-    block.console.clear()
-    print(f"meshrt: warning: the result's {', '.join(map(repr, nameless))} is NaN; {cause}", file=sys.stderr)
+    if not blanks:
+        return "; all core memory was written"
+    return f"; core memory that was never written: {'; '.join(blanks)} (or got its NaN from such memory)"
 
 
-def _has_nan(value: Any) -> bool:
+def _has(is_so: Callable[[float], bool], value: Any) -> bool:
+    """Is a number of a result, or one in it, so?"""
     if isinstance(value, float):
-        return isnan(value)
+        return is_so(value)
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return any(map(_has_nan, parts))
+    return any(_has(is_so, part) for part in parts)
 
 
 def _is_hosts(error: Exception) -> bool:

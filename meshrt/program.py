@@ -13,6 +13,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from operator import index
 from pathlib import Path
 from types import ModuleType
@@ -173,8 +174,23 @@ def _mesh_of(name: str, module: ModuleType) -> tuple[int, int]:
 
 def settings_of(machine: str) -> dict[str, Option]:
     """The options of a machine, by name."""
+    return {option.name: option for option in _settings_of(machine)}
+
+
+@cache
+def _settings_of(machine: str) -> tuple[Option, ...]:
     options = options_of(machine, find_machine(machine).open_machine)
-    return {option.name: replace(option, machine=machine) for option in options}
+    return tuple(replace(option, machine=machine) for option in options)
+
+
+def written_by(program: Program, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run with these options, its own and its machine's, writes: files and folders, by the flags of the options.
+
+    A prefix of files' names is none of them.
+    """
+    options = (*program.options, *settings_of(program.machine).values())
+    written = [option for option in options if option.written and option.shown != "PREFIX"]
+    return {option.flag: values[option.name] for option in written if values.get(option.name) is not None}
 
 
 def checked_settings(machine: str, settings: Mapping[str, Any]) -> dict[str, Any]:

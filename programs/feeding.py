@@ -9,6 +9,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.models.graph import Graph, read_graph, run_graph, shapes_of
 from meshrt.ranks import hostmemory
+from meshrt.ranks.files import check_target, write_file
 
 
 def graph_of(model: str | None) -> Graph:
@@ -50,9 +51,12 @@ def feeds_of(graph: Graph, sizes: str | None, inputs: str | None, seed: int | No
 
 
 def check_outputs(outputs: str | None, payload: bool) -> None:
-    """UsageError where there will be no numbers to write."""
-    if outputs is not None and not payload:
+    """UsageError where there will be no numbers to write, or where they cannot be written."""
+    if outputs is None:
+        return
+    if not payload:
         raise UsageError("--outputs is for numbers, and --payload none has none: leave one of them away")
+    check_target("--outputs", outputs and str(Path(outputs).expanduser()))
 
 
 def read_arrays(name: str) -> dict[str, np.ndarray]:
@@ -87,10 +91,9 @@ def told(
     most = max(_apart(array, wide[name]) for name, array in arrays.items())
     largest = max(float(np.abs(array[np.isfinite(array)]).max(initial=0)) for array in wide.values())
     if outputs is not None:
-        try:
-            np.savez(Path(outputs).expanduser(), **arrays)  # type: ignore[arg-type]  # names of a graph, not allow_pickle
-        except OSError as error:
-            raise UsageError(f"--outputs {outputs}: cannot be written: {error.strerror or error}") from None
+        path = str(Path(outputs).expanduser())
+        # Names of a graph, not allow_pickle.
+        write_file("--outputs", path, lambda stream: np.savez(stream, **arrays))  # type: ignore[arg-type]
     errors = (most, most / (largest or 1.0)) if most < np.inf else (None, None)
     return {"outputs": {name: list(array.shape) for name, array in arrays.items()}, "max_abs_error": errors[0],
             "max_rel_error": errors[1]}  # fmt: skip

@@ -8,14 +8,10 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from meshrt.arm.device import ArmDevice
 from meshrt.emulate import emulate
 from meshrt.errors import LimitError, in_full
 from meshrt.given import Own
-from meshrt.gpu.device import GpuDevice
-from meshrt.machine import find_machine
-from meshrt.mesh.device import Device
-from meshrt.neuron.device import NeuronDevice
+from meshrt.machine import find_machine, machine_of
 from meshrt.program import Program, load_program, program_of
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
@@ -33,7 +29,7 @@ class RunJob:
 
     program: str | Own
     mesh: tuple[int, int] | None
-    device: Device | NeuronDevice | GpuDevice | ArmDevice
+    device: Any  # of any machine, which is where it runs
     arguments: Mapping[str, Any] = field(default_factory=dict)
     payload: bool = False
     static: bool = False
@@ -41,7 +37,7 @@ class RunJob:
 
     def load(self) -> Program:
         """The program, for the kind of machine that the device is. UsageError."""
-        on = {NeuronDevice: "neuron", ArmDevice: "arm"}.get(type(self.device))
+        on = machine_of(self.device)
         return load_program(self.program, on) if isinstance(self.program, str) else program_of(self.program, on)
 
 

@@ -31,11 +31,12 @@ from tempfile import TemporaryFile
 
 from mpi_jobs import Finished, child_environment, run_ranks
 
+from meshrt.machine import machines
 from meshrt.ranks import forkserver, launcher, shepherd
 
 DOOR = "MESHRT_TEST_FORKS"  # the name of the socket of the process that forks for all workers
 IMPORTED = ("rich.console", "rich.table", "numpy.random", "meshrt.emulate")
-IMPORTED += tuple(f"meshrt.{name}.machine" for name in ("arm", "mesh", "neuron", "gpu"))
+IMPORTED += tuple(f"meshrt.{name}.machine" for name in machines())
 PACKAGES = ("meshrt.commands", "meshrt.programs", "meshrt.studies")  # with all in them, but for what few runs need
 FEW = ("meshrt.studies.fuzz", "meshrt.studies.nki")
 STAND_IN = str(Path(__file__).with_name("standin.py"))

@@ -30,7 +30,14 @@ from meshrt.reports.fields import KINDS, MODELLED, TIMED, Field
 from meshrt.reports.kinds import fields_of, tally_of
 
 ROOT = Path(__file__).parents[1]
+# Of each machine, what its fields.py does not say: the class of its devices; numbers that are those of the whole run
+# alone; and keys of its own that its reports have (`Measured.more`).
 OF = {"mesh": Device, "neuron": NeuronDevice, "gpu": GpuDevice, "arm": ArmDevice}
+OF_THE_RUN: dict[str, tuple[str, ...]] = {"gpu": ("memory_bytes",), "arm": ("memory_bytes", "registers")}
+OWN_KEYS: dict[str, dict[str, Any]] = {
+    "mesh": {"wafer": {"type": "object"}},
+    "gpu": {"static": {"type": "boolean"}, "groups": {"type": "object"}},
+}
 # What is there only if a run has it: phases have tokens, a wafer has defects, a kernel has a tally.
 SOMETIMES = {
     "tokens", "wafer", "attention_heads", "attention_link_bytes", "mlp_link_bytes", "cache_runs", "cache_blocks",
@@ -44,7 +51,7 @@ def part(machine: str, phase: bool) -> dict[str, Any]:
     """The schema of `measured`, or of a phase."""
     tree: dict[str, Any] = {}
     for path, row in fields_of(machine).items():
-        of_the_run = path.startswith(("memory_bytes", "registers")) and machine in ("gpu", "arm")
+        of_the_run = path.startswith(OF_THE_RUN.get(machine, ()))
         if (of_the_run and phase) or (path == "tokens" and not phase):
             continue
         *stems, leaf = path.split(".")
@@ -82,10 +89,6 @@ def device(machine: str) -> dict[str, Any]:
 
 
 def report(machine: str) -> dict[str, Any]:
-    own = {
-        "mesh": {"wafer": {"type": "object"}},
-        "gpu": {"static": {"type": "boolean"}, "groups": {"type": "object"}},
-    }.get(machine, {})
     properties: dict[str, Any] = {
         "schema": {"const": 1},
         "machine": {"const": machine},
@@ -93,7 +96,7 @@ def report(machine: str) -> dict[str, Any]:
         "arguments": {"type": "object", "description": "the program's options"},
         "device": device(machine),
         "mesh": {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 2, "maxItems": 2},
-        **own,
+        **OWN_KEYS.get(machine, {}),
         "result": {"type": "object", "description": "what the program says of itself"},
         "measured": part(machine, phase=False),
         "phases": {"type": "array", "items": part(machine, phase=True)},

@@ -449,7 +449,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("shift mesh", {"multiply": True}, "add --axis both"),
     *((f"graph {machine}", options, message) for machine in ("mesh", "arm") for options, message in (
         ({"inputs": "{tmp}/in.npz", "seed": 1}, "leave one of them away"), ({"sizes": "S=3,T=4"}, "has no size 'T'"),
-        ({"outputs": "{tmp}/out.npz"}, "--payload none has none"), ({"model": None}, "--model is missing"),
+        ({"outputs": "{tmp}/out.npz"}, "--payload none has none"),
+        (NUMBERS | {"outputs": "{tmp}/no/out.npz"}, "there is no folder"), ({"model": None}, "--model is missing"),
     )),
     *((f"llama {machine}", NUMBERS | {name: value}, "at a temperature of 0")
       for machine in ("mesh", "neuron", "gpu", "arm") for name, value in (("top_k", 5), ("top_p", 0.5), ("seed", 1))),

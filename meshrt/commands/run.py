@@ -234,10 +234,11 @@ def execute(
     """One rank's part of a run, and the report."""
     from meshrt.emulate import emulate
     from meshrt.errors import UsageError
+    from meshrt.program import written_by
     from meshrt.ranks.files import check_apart, check_target
     from meshrt.reports import report
 
-    check_apart({"--json": json_path, "--html": html} | {f"--{name}": settings.get(name) for name in ("trace", "maps")})
+    check_apart({"--json": json_path, "--html": html, **written_by(program, {**arguments, **settings})})
     if quiet and all_rows:
         raise UsageError("--quiet prints no table, and -v prints more of it: leave one of them away")
     if text and json_path == "-":

@@ -19,6 +19,7 @@ from meshrt.machine import find_machine
 from meshrt.mesh.devicefile import find_device
 from meshrt.mesh.weigh import Weight
 from meshrt.mesh.weigh import weigh as weigh_of_mesh
+from meshrt.options import in_short, pythons
 from meshrt.program import Program, checked_settings
 from meshrt.records import dataclass
 from meshrt.units import size
@@ -99,6 +100,8 @@ def fit(program: Own | str | Path, *, on: str | None = None, search: bool = True
     asks for the smallest mesh, or the fewest GPUs or NeuronCores, the fewest regions and the longest context that fit.
     UsageError, LimitError where routing tables are full.
     """
+    if not isinstance(search := pythons(search), bool):
+        raise UsageError(f"search is {in_short(search)}; it is True or False")
     loaded, arguments, settings = options_of(program, on, options)
     return fitted(loaded, arguments, settings, None if search else 0)
 

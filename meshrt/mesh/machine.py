@@ -115,7 +115,7 @@ def _messages(goal: str | None, chakra: str | None, cores: int) -> Any:
     if goal is not None:
         check_target("--goal", goal)
     if chakra is not None:
-        check_target("--chakra", f"{chakra}.0.et")
+        check_target("--chakra", chakra and f"{chakra}.0.et")
         if cores > MANY:
             raise UsageError(f"--chakra writes a file a core, for {MANY} cores at most, and these are {cores}")
     return Messages(goal, chakra)

@@ -73,6 +73,7 @@ class Counters:
 SUMS = (  # of Counters: what several ranks have is added up, and grows with every repetition of a stretch
     "messages", "hops", "wafer_hops", "stages", "macs", "macs_16", "adds", "operand_bytes", "rebuilt", "out_of_order",
 )  # fmt: skip
+MOST = ("max_hops", "longest_wait")  # and these: what is the most anywhere, and does not grow
 
 
 @dataclass(eq=False)
@@ -147,8 +148,8 @@ def merge(segments: list[Segment]) -> Segment:
             counters.used[site] = counters.used.get(site, False) | used
         for name in SUMS:
             setattr(counters, name, getattr(counters, name) + getattr(part, name))
-        counters.max_hops = max(counters.max_hops, part.max_hops)
-        counters.longest_wait = max(counters.longest_wait, part.longest_wait)
+        for name in MOST:
+            setattr(counters, name, max(getattr(counters, name), getattr(part, name)))
     return Segment(
         "",
         counters,

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +54,17 @@ def gather_report(
 @dataclass(frozen=True, eq=False)
 class Report:
     """What a run came to. `data` is the JSON; `report["hops"]` a number of the whole run by its path in `measured`.
+    What it gives of that is a copy, which may be changed.
 
     `refused` says why, where a limit of the machine was broken; there are no numbers then.
     """
 
     data: Mapping[str, Any]
     refused: str | None = None
+    __iter__ = None  # by its numbers' paths alone: Python would ask for number 0, 1 and so on
 
     def __getitem__(self, path: str) -> Any:
-        return _at(self._part("measured"), path)
+        return deepcopy(_at(self._part("measured"), path))
 
     def __contains__(self, path: object) -> bool:
         """Is there a number, or several, of that path?"""
@@ -84,17 +87,17 @@ class Report:
     @property
     def arguments(self) -> dict[str, Any]:
         """The program's options."""
-        return dict(self.data["arguments"])
+        return deepcopy(dict(self.data["arguments"]))
 
     @property
     def result(self) -> dict[str, Any]:
         """What the program returned."""
-        return dict(self._part("result"))
+        return deepcopy(dict(self._part("result")))
 
     @property
     def measured(self) -> dict[str, Any]:
         """Of the whole run, by name."""
-        return dict(self._part("measured"))
+        return deepcopy(dict(self._part("measured")))
 
     @property
     def phases(self) -> list[str]:
@@ -105,11 +108,11 @@ class Report:
         """What was measured in a phase: all of it, or the number of that path. KeyError."""
         for phase in self._part("phases"):
             if phase["name"] == name:
-                return dict(phase) if path is None else _at(phase, path)
+                return deepcopy(dict(phase) if path is None else _at(phase, path))
         raise KeyError(f"no phase {name!r}; there are {', '.join(self.phases) or 'none'}")
 
     def kind(self, path: str) -> str:
-        """How the number of that path came about: counted, declared, timed, extrapolated. KeyError."""
+        """How the number of that path came about: counted, declared, timed, modelled or extrapolated. KeyError."""
         part = self[path]
         if isinstance(part, Mapping):
             raise KeyError(f"{path!r} is several numbers: {', '.join(f'{path}.{name}' for name in part)}")

@@ -74,7 +74,7 @@ def check(options: GenerationOptions, payload: bool, layers: int) -> None:
         raise UsageError(f"--context {options.context} leaves numbers out: add --payload none")
     if options.temperature and not payload:
         raise UsageError("--temperature is for tokens that are drawn by their logits, of which --payload none has none")
-    if options.logits:
+    if options.logits is not None:
         check_target("--logits", options.logits)
         if not payload:
             raise UsageError("--logits are numbers, of which --payload none has none: leave one of the two away")

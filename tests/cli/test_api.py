@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,10 @@ import pytest
 from mpi_jobs import Finished
 
 import meshrt
+from meshrt.alike import check_alike
 from meshrt.errors import LimitError, UsageError
+from meshrt.given import options_of
+from meshrt.gpu.presets import A800
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives import rings, shifts
 from meshrt.mesh.presets import IDEAL
@@ -24,6 +28,8 @@ from meshrt.mesh.wires.routes import chain
 from meshrt.mesh.wires.tables import installed
 from meshrt.options import AtMost
 from meshrt.program import settings_of
+from meshrt.ranks import failure
+from meshrt.ranks.board import Board
 from meshrt.ranks.host import ONE_THREAD
 from meshrt.units import short
 
@@ -159,6 +165,7 @@ def test_a_device_of_ones_own_and_limits() -> None:
         ({"memory": 0}, "memory is 0; it starts at 1"),
         ({"core_memory": True}, "core_memory is True; it is a whole number"),
         ({"times": False}, "times is False; it is a whole number"),
+        ({"device": A800}, "device a800 is of gpu, and gemm runs on mesh: give on='gpu', or another device"),
         ({"device": "a100"}, "device is 'a100'; on mesh there are wse2, wse3"),
         ({"spares": (1, 0.5), "defects": "0.01"}, "mesh '1x0.5' is not WIDTHxHEIGHT"),
         ({"spares": 4, "defects": "0.01"}, r"spares is 4; it is CxR or \(C, R\)"),
@@ -210,6 +217,11 @@ def test_numbers_are_what_the_command_would_make_of_them() -> None:
         report = meshrt.run("shift", mesh=(4, 1), tile=tile)
         assert type(report.arguments["tile"]) is int and report.arguments["tile"] == 2
         report.to_json()
+    same("llama-tiny", "link_rate", 1e10, [10**10, np.float32(1e10)], on="gpu", max_new_tokens=1, payload=False)
+    with pytest.raises(UsageError, match=r"b is 10+ .*; it is a number of at most 1.8e"):
+        meshrt.run(lambda block, *, b=1.0: {}, b=10**400)
+    with pytest.raises(UsageError, match="has no option 'x'; it has none, and mesh has"):
+        meshrt.run(lambda block: {}, x=1)
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"bits": 5}, "bits is 5; there are 4, 8"),
         ({"bits": True}, "bits is True; there are 4, 8"),
@@ -319,6 +331,8 @@ def test_several_values_for_one_are_for_a_sweep() -> None:
             UsageError, match=r"m is \(16, 32\); it is a whole number; `meshrt.sweep` runs each value of"
         ):
             call("gemm", m=(16, 32))
+        with pytest.raises(UsageError, match=r"m is \{16\}; it is a whole number; `meshrt.sweep` runs each value of a"):
+            call("gemm", m={16})
     with pytest.raises(
         UsageError, match=r"dtype is .*; there are float32, .*; `meshrt.sweep` runs each value of a list"
     ):
@@ -362,6 +376,12 @@ def test_a_report_tells_which_numbers_it_has() -> None:
     assert "hop" not in report and "hops.max" not in report and 0 not in report
     with pytest.raises(KeyError, match="no 0; a report has messages"):
         report[0]  # type: ignore[index]  # no path, as a user may have it: the message is what is tried
+    with pytest.raises(TypeError, match="'Report' object is not iterable"):
+        list(report)  # type: ignore[call-overload]
+    whole = report.to_json()
+    report["link_bytes"].clear(), report.measured["link_bytes"].clear()
+    report.phase(report.phases[0])["link_bytes"].clear(), report.arguments.clear()
+    assert report.to_json() == whole
     with pytest.raises(KeyError, match="no 'hop'; a report has messages"):
         report.kind("hop")
     hints = {"cycles": "critical_path.cycles", "measured.hops": "hops", "max": "link_bytes.max or ramp_bytes.max or"}
@@ -616,6 +636,9 @@ def test_runs_of_a_sweep_do_not_write_one_file(tmp_path: Path) -> None:
     for program, name in (("shift", "maps"), ("shift", "trace"), ("shift", "goal"), ("llama-tiny", "logits")):
         with pytest.raises(UsageError, match=f"{name} is '.*x' in 2 runs, each of which would write it: leave it away"):
             meshrt.sweep(program, mesh=["2x2", "4x4"], **{name: str(tmp_path / "x")})
+    same = {"maps": Path(files[0]), "trace": files[0]}
+    with pytest.raises(UsageError, match=r"--(maps|trace) and --(trace|maps) both name .*a.npz: give each a file"):
+        meshrt.run("shift", mesh="2x2", steps=1, **same)
     with pytest.raises(UsageError, match="checkpoint is 'state' in 2 runs"):
         meshrt.sweep("llama-tiny", on="gpu", tp=[1, 2], checkpoint=Path("state"))
 
@@ -629,11 +652,18 @@ def test_a_sweep_goes_past_a_limit_and_not_past_a_mistake() -> None:
     line = meshrt.fit("gemm", mesh=(4, 4), m=1000, k=64, n=64).line()
     assert full.refused is not None and full.refused.endswith(f"; {line}") and line.endswith("--mesh 5x5 would do")
     assert json.loads(full.to_json())["refused"] == full.refused
+    tried = meshrt.sweep("gemm", mesh=["2x2", "2x3"], m=100_000, device=IDEAL, core_memory=9, payload=False)
+    settings = [json.loads(report.to_json())["settings"] for report in tried]  # else nothing would tell them apart
+    assert [each.pop("mesh") for each in settings] == ["2x2", "2x3"]
+    assert settings == 2 * [{"device": "ideal", "core_memory": 9}]
     with pytest.raises(LimitError) as alone:
         meshrt.run("gemm", mesh=(4, 4), m=1000, k=64, n=64, payload=False)
     assert alone.value.__notes__ == [line]
     with pytest.raises(UsageError, match="m is 0"):
         meshrt.sweep("gemm", m=[16, 0])
+    for nothing in ([], range(0), np.array([])):
+        with pytest.raises(UsageError, match=r"m is .*: a sweep needs a value at least"):
+            meshrt.sweep("gemm", k=[16, 32], m=nothing)
 
 
 SCRIPT = """
@@ -669,6 +699,43 @@ def test_a_script_gives_the_same_on_any_number_of_ranks(ranks: int, run_script: 
 def test_an_error_in_the_midst_ends_all_ranks(run_script: Callable[..., Finished]) -> None:
     done = run_script(SCRIPT, "on", ranks=2)
     assert done.code == 3 and "asks for 128000 bytes" in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+class OfTwo:
+    """Rank 1 of two, of which rank 0 asks for what came here first."""
+
+    size, rank, allgather = 2, 1, None
+    first: Any = None
+
+    def bcast(self, value: Any) -> Any:
+        self.first = value if self.first is None else self.first
+        return self.first
+
+
+def test_ranks_that_ask_for_different_runs_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as with a seed that each draws: what each computes would be mixed, and reported with rank 0's."""
+    monkeypatch.setattr(failure, "run_guarded", lambda work: work(comm, Board.alone()))
+    for call in (meshrt.run, meshrt.sweep):
+        for first, other, message in (
+            ({}, {"seed": 1}, "seed is 1 on rank 1 and 0 on rank 0: all ranks make the same calls; what is drawn"),
+            ({"device": "wse3"}, {"device": IDEAL}, r"device is Device\(name='ideal'.*\.\.\. on rank 1 and 'wse3' on"),
+            ({}, {"payload": False}, "payload is False on rank 1 and True on rank 0"),
+        ):  # fmt: skip
+            comm = OfTwo()
+            check_alike(comm, [options_of("gemm", None, first)], True)
+            with pytest.raises(UsageError, match=message):
+                call("gemm", comm=comm, **other)  # type: ignore[arg-type]
+    comm = OfTwo()
+    for node in "ab":  # which may have files of their own
+        check_alike(comm, [options_of("llama-tiny", None, {"logits": f"/{node}/l.npy", "maps": f"{node}.npz"})], True)
+    with pytest.raises(UsageError, match="program is 'gemm' on rank 1 and 'llama' on rank 0"):
+        meshrt.run("gemm", comm=comm)  # type: ignore[arg-type]
+    with ThreadPoolExecutor(1) as pool:
+        for call in (meshrt.run, meshrt.sweep):
+            with pytest.raises(UsageError, match=r"are for the main thread, .* comm=MPI.COMM_SELF"):
+                pool.submit(call, "gemm", comm=comm).result()  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="rank 1 asks for 2 runs and rank 0 for 1"):
+        meshrt.sweep("gemm", m=[1, 2], comm=comm)  # type: ignore[arg-type]
 
 
 def test_settings_have_their_help() -> None:

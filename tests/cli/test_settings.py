@@ -15,7 +15,6 @@ from device_settings import MACHINES as OPTIONS
 from gpu_runs import new_gpus, run_gpus
 from graph_folders import lay_graph
 from measure import run_report
-from runs import run_on_arm, run_on_cores
 from settings import BASE, REFUSED, ROWS, RUNS, STOPS, Row
 from tiers import drawn
 
@@ -24,15 +23,12 @@ from meshrt.commands.run import execute
 from meshrt.emulate import emulate
 from meshrt.errors import LimitError, UsageError
 from meshrt.gpu.presets import A800
-from meshrt.machine import machines
+from meshrt.machine import find_machine, machines
 from meshrt.mesh.devicefile import find_device
-from meshrt.mesh.presets import WSE2
 from meshrt.models.errors import ModelError
-from meshrt.neuron.device import TRN1
 from meshrt.program import load_program, packaged_programs, settings_of
 from meshrt.ranks.board import Board
 
-PRESETS = {"wse2": WSE2, "trn1": TRN1, "a800": A800, "n2x8": N2X8}
 TRACE = "time,prompt_tokens,output_tokens\n0.5,5,2\n0.75,9,8\n"
 PROMPTS = "One day\nThe end of the day\nThere was a little girl\n"
 
@@ -64,24 +60,23 @@ def run(
     given = {key: placed(value, tmp, place) for key, value in (BASE[program] | dict(options)).items()}
     how = {key: given.pop(key) for key in [*given] if key.startswith("@")}
     payload = how.get("@payload", False)
+    ways: dict[str, Any]
     if machine == "mesh":
         device: Any = replace(find_device(how.get("@device", "wse2")), **numbers)
         if "prompts" in given:  # several runs
-            ways: dict[str, Any] = {"mesh": how["@mesh"], "device": device, "payload": payload}
+            ways = {"mesh": how["@mesh"], "device": device, "payload": payload}
             report = emulate(comm, Board.alone(), load_program(name), given, **ways)
             assert report is not None
             return report
         return run_report(comm, name, how["@mesh"], device, payload, **given)
-    if machine == "arm":
+    if machine != "gpu":
         if numbers.get("clusters") == "slower":
             numbers["clusters"] = tuple(replace(cluster, hz=cluster.hz / 2) for cluster in N2X8.clusters)
-        soc = {"cores": how.get("@cores"), "device": how.get("@device", "n2x8"), "limits": numbers}
-        on_arm: dict[str, Any] = run_on_arm(comm, name, payload=payload, **soc, **given)
-        return on_arm
-    if machine == "neuron":
-        report: dict[str, Any] = run_on_cores(
-            comm, name, how.get("@cores", 1), payload=payload, limits=numbers, **given
-        )
+        preset = how.get("@device", settings_of(machine)["device"].default)
+        ways = {key[1:]: value for key, value in how.items() if key not in ("@device", "@payload")}
+        ways |= {"device": replace(find_machine(machine).PRESETS[preset], **numbers), "payload": payload}
+        report = emulate(comm, Board.alone(), load_program(name, machine), given, **ways)
+        assert report is not None
         return report
     if isinstance(numbers.get(slower := f"{how.get('@link', 'nvlink')}_protocols"), str):
         numbers[slower] = tuple(replace(protocol, seconds=2 * protocol.seconds) for protocol in getattr(A800, slower))
@@ -215,12 +210,18 @@ def test_there_is_a_row_for_every_option_of_every_program() -> None:
         assert sorted(option.name for option in program.options) == sorted({row.option for row in ROWS[name]}), name
 
 
-@pytest.mark.parametrize("device", PRESETS)
-def test_there_is_a_row_for_every_number_of_every_device(device: str) -> None:
-    numbers = [field.name for field in fields(PRESETS[device]) if field.name not in NO_EFFECT]
-    assert sorted(numbers) == sorted(row.option for _, row in DEVICES[device])
+@pytest.mark.parametrize("machine", machines())
+def test_there_is_a_row_for_every_number_of_every_device(machine: str) -> None:
+    presets = find_machine(machine).PRESETS
+    numbers = [
+        sorted(field.name for field in fields(presets[name]) if field.name not in NO_EFFECT)
+        for name in presets if name in DEVICES
+    ]  # fmt: skip
+    rows = [sorted(row.option for _, row in DEVICES[name]) for name in presets if name in DEVICES]
+    assert numbers == rows and len(rows) == 1, f"rows in tests/device_settings.py, of one of {', '.join(presets)}"
 
 
-@pytest.mark.parametrize("machine", OPTIONS)
+@pytest.mark.parametrize("machine", machines())
 def test_there_is_a_row_for_every_option_of_every_machine(machine: str) -> None:
+    assert machine in ON, "a program for the rows of its options, in tests/device_settings.py"
     assert sorted(settings_of(machine)) == sorted(HOW[machine]) == sorted(row.option for row in OPTIONS[machine])

@@ -97,6 +97,8 @@ def test_what_aligns_a_product_is_looked_at_once(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(shifts, "_rotation", counted)
     options: dict[str, Any] = {"mesh": (7, 5), "m": 70, "k": 105, "n": 35}
+    with pytest.raises(UsageError, match="search is 'no'; it is True or False"):
+        meshrt.fit("gemm", search="no", **options)  # type: ignore[arg-type]  # as a user may have it
     answer = meshrt.fit("gemm", search=False, **options)
     assert len(steps) == 2  # one along x, one along y
     report = meshrt.run("gemm", **options, payload=False)

@@ -186,18 +186,15 @@ def test_heavy_libraries_are_imported_late() -> None:
 
 # Room -> rooms above it or beside it, of which it knows nothing. A module is in all rooms that its name begins with.
 STRANGERS: dict[str, tuple[str, ...]] = {
-    "ranks": ("groups", "mesh", "neuron", "gpu", "arm", "machine", "reports", "emulate", "commands", "cli"),
-    "groups": ("mesh", "neuron", "gpu", "arm", "machine", "reports", "emulate", "commands", "cli"),
-    "mesh": ("neuron", "gpu", "arm", "reports.report", "emulate", "commands", "cli"),
-    "neuron": ("mesh", "gpu", "arm", "reports.report", "emulate", "commands", "cli"),
-    "gpu": ("mesh", "neuron", "arm", "reports.report", "emulate", "commands", "cli"),
-    "arm": ("mesh", "neuron", "gpu", "reports.report", "emulate", "commands", "cli"),
+    "ranks": ("groups", *machines(), "machine", "reports", "emulate", "commands", "cli"),
+    "groups": (*machines(), "machine", "reports", "emulate", "commands", "cli"),
+    **{name: (*{*machines()} - {name}, "reports.report", "emulate", "commands", "cli") for name in machines()},
     "mesh.wires": ("mesh.block", "mesh.tiles", "mesh.repeat", "mesh.state", "mesh.collectives", "mesh.exchange"),
     "mesh.cores": ("mesh.block", "mesh.wires.fabric", "mesh.collectives", "mesh.exchange"),
     "mesh.block": ("mesh.collectives", "mesh.exchange", "mesh.state", "mesh.repeat", "mesh.tiles"),
     "mesh.collectives": ("mesh.exchange", "mesh.state", "mesh.repeat"),
     "mesh.exchange": ("mesh.collectives", "mesh.state", "mesh.repeat"),
-    "reports": ("mesh", "neuron", "gpu", "arm", "fitting", "emulate", "scoring", "commands", "cli"),
+    "reports": (*machines(), "fitting", "emulate", "scoring", "commands", "cli"),
     "fitting": ("emulate", "scoring", "commands", "cli"),
 }
 

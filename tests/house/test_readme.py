@@ -118,3 +118,5 @@ def test_files_that_a_page_names_are_there(page: str):
     assert named
     for path in named:
         assert (ROOT / path).exists(), path
+    for name, path in re.findall(rf"`(\w+)` (?:of|in)\s+`((?:{tops})/[\w./-]*\.py)`", (ROOT / page).read_text()):
+        assert re.search(rf"\b{name}\b", (ROOT / path).read_text()), f"{name} of {path}"

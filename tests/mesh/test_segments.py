@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from runs import new_block, run_program
 from meshrt.mesh.block import Block
 from meshrt.mesh.clock import TIME
 from meshrt.mesh.device import Device
-from meshrt.mesh.meter import Counters
+from meshrt.mesh.meter import MOST, SUMS, Counters
 from meshrt.mesh.repeat import repeated
 from meshrt.mesh.wires import fabric, routes
 from meshrt.mesh.wires.routes import Route
@@ -30,6 +31,12 @@ def shift(block: Block) -> None:
 
 def bytes_at(counters: Counters) -> dict[str, int]:
     return {place: int(links.sum()) for place, links in counters.links.items() if links.any()}
+
+
+def test_every_counter_of_phases_is_one_of_the_whole_run() -> None:
+    """What is in neither list would be nothing there, whatever the phases have."""
+    numbers = [field.name for field in fields(Counters) if field.default is not MISSING]
+    assert sorted(numbers) == sorted((*SUMS, *MOST))
 
 
 @pytest.mark.mpi(ranks=[1])

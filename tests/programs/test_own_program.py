@@ -8,12 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from mpi_jobs import Finished
 from runs import run_program
 
+import meshrt
 from meshrt.branches import check_branches
 from meshrt.errors import StallError
+from meshrt.machine import machines
 from meshrt.ownprogram import load_file
 from meshrt.program import load_program
 
@@ -337,6 +340,15 @@ def test_a_nan_of_the_programs_own_is_told_apart(own: Own) -> None:
     done = own(source + "    with np.errstate(all='ignore'):\n        return {'s': [float((a / a).sum())]}\n")
     assert done.code == 0
     assert done.stderr == "meshrt: warning: the result's 's' is NaN; all core memory was written\n"
+
+
+def test_infinity_is_told_and_so_is_nan_on_other_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON has neither, whatever the machine: what reads the report may not."""
+    for on in machines():
+        meshrt.run(lambda machine: {"low": [-np.inf], "none": {"of": np.float32("nan")}, "n": 1}, on=on)
+        lines = capsys.readouterr().err.splitlines()
+        assert lines[0].startswith("meshrt: warning: the result's 'low' is infinite; JSON has no such number")
+        assert lines[1].startswith("meshrt: warning: the result's 'none' is NaN") and len(lines) == 2
 
 
 # ------------------------------------------------------------------------------------------ what one rank would hide

@@ -7,19 +7,21 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import jsonschema
 import pytest
 from gpu_runs import new_gpus, run_gpus
 from lines import run_lines
-from make_docs import GENERATED, ROOT
+from make_api import PARTS
+from make_docs import GENERATED, OF, ROOT
 from measure import end, run_report
 from mpi_jobs import Finished
-from runs import new_block, run_on_arm, run_on_cores
+from runs import new_block, parted, run_on_arm, run_on_cores
+from settings import BASE
 
 from meshrt.emulate import emulate
-from meshrt.machine import machines
+from meshrt.machine import find_machine, machines
 from meshrt.mesh.collectives.allreduce import allreduce, pattern
 from meshrt.mesh.repeat import repeated
 from meshrt.models.catalogue import find_model
@@ -36,6 +38,8 @@ MESH_CASES: dict[str, dict[str, Any]] = {
     "gemm": {}, "gemv": {}, "kvcache": {"tokens": 9}, "allreduce": {"size": 8}, "shift": {"tile": 2}, "llama": IDS,
     "dispatch": {},
 }  # fmt: skip
+# Machines on which models run: not all have to have that.
+WITH_MODELS = [name for name in machines() if name == "mesh" or (ROOT / "programs" / name / "llama.py").is_file()]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +48,16 @@ def valid() -> Callable[[dict[str, Any]], None]:
     schema = json.loads((ROOT / "meshrt" / "schema" / "report.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
-    return lambda report: validator.validate(json.loads(json.dumps(report)))
+
+    def check(report: dict[str, Any]) -> None:
+        instance = json.loads(json.dumps(report))
+        if not validator.is_valid(instance):  # by which machine's part, in a line: the whole has thousands
+            own = [part for part in schema["anyOf"] if part["properties"]["machine"]["const"] == report["machine"]]
+            assert own, f"no machine {report['machine']} in the schema"
+            error = next(validator.evolve(schema=own[0]).iter_errors(instance))
+            raise jsonschema.ValidationError(f"{error.json_path}: {error.message}")
+
+    return check
 
 
 def complete(report: dict[str, Any]) -> None:
@@ -64,6 +77,26 @@ def extrapolated(report: dict[str, Any]) -> set[str]:
 @pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.name)
 def test_what_is_generated_is_up_to_date(path: Path) -> None:
     assert path.read_text() == GENERATED[path](), "run python tests/make_docs.py"
+
+
+@pytest.mark.parametrize("machine", machines())
+def test_what_is_generated_has_every_machine(machine: str) -> None:
+    """The lists in make_docs.py and make_api.py are by hand."""
+    kind = find_machine(machine)
+    assert {OF.get(machine)} == {type(device) for device in kind.PRESETS.values()}, "tests/make_docs.py"
+    names = {name for modules in PARTS.values() for of_module in modules.values() for name in of_module}
+    own = get_type_hints(kind.open_machine)["return"], OF[machine]
+    assert {each.__name__ for each in own} <= names, "tests/make_api.py"
+
+
+# Not those that models run on, of which there is more below, and that take a folder of files.
+@pytest.mark.parametrize("program", [name for name in BASE if name.split()[0] not in ("llama", "graph")])
+def test_what_every_program_reports_keeps_to_the_schema(program: str, valid: Callable[..., None]) -> None:
+    options, settings = parted(BASE[program] | {"@payload": True})
+    report = emulate(Alone(), Board.alone(), load_program(*program.split()), options, **settings)
+    assert report is not None
+    valid(report)
+    complete(report)
 
 
 @pytest.mark.parametrize("machine", ["mesh", "neuron", "arm"])
@@ -257,11 +290,11 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     """What a run says on each machine in each way."""
     ways = {"plain": [], "all": ["-v"], "csv": ["--format", "csv"], "md": ["--format", "md"]}
     run = ["run", "llama-tiny", "--layers", "1", "--max-new-tokens", "2", "--ignore-eos", "--on"]
-    lines = {f"{on} {way}": [*run, on, *more] for on in machines() for way, more in ways.items()}
+    lines = {f"{on} {way}": [*run, on, *more] for on in WITH_MODELS for way, more in ways.items()}
     return run_lines(lines, tmp_path_factory.mktemp("lines"))
 
 
-@pytest.mark.parametrize("machine", machines())
+@pytest.mark.parametrize("machine", WITH_MODELS)
 def test_inner_quantities_are_printed_if_they_are_asked_for(
     machine: str, printed: dict[str, tuple[int, str, str]]
 ) -> None:
@@ -295,7 +328,7 @@ def test_what_is_known_of_the_host_is_explained(run_explain: Callable[[str], str
     works = [
         "gemm --m 16",
         "shift --steps 2",
-        *(f"llama-tiny --layers 1 --max-new-tokens 2 --on {on}" for on in machines()),
+        *(f"llama-tiny --layers 1 --max-new-tokens 2 --on {on}" for on in WITH_MODELS),
     ]
     lines = {work: ["run", *work.split(), "--quiet", "--json", "-"] for work in works}
     keys = set()

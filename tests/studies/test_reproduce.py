@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from statistics import mean
@@ -18,6 +19,8 @@ import pytest
 from measure import on_one_rank
 
 from meshrt.errors import UsageError
+from meshrt.gpu.presets import A800
+from meshrt.machine import find_machine, machines
 from meshrt.mesh.presets import WSE2
 from meshrt.models.catalogue import find_model
 from meshrt.ranks.console import Console
@@ -345,6 +348,18 @@ def test_table_5_by_area_has_the_weights_that_explain_llama3() -> None:
 
 def _job(size: int = 16) -> RunJob:
     return RunJob("gemv", (2, 2), WSE2, {"k": size, "n": size})
+
+
+def test_a_job_is_for_the_machine_of_its_device() -> None:
+    """Also of one of a script's own, and of every machine that there is."""
+
+    def own(machine: Any) -> dict[str, Any]:
+        return {}
+
+    for name in machines():
+        preset = next(iter(find_machine(name).PRESETS.values()))
+        assert RunJob(own, None, replace(preset, name="mine")).load().machine == name
+    assert RunJob("llama", (2, 1), A800).load().machine == "gpu"
 
 
 @pytest.mark.mpi(ranks=[1])
