@@ -80,6 +80,20 @@ class Checkpoint:
         return np.array(array, order="C")
 
 
+def read_finite(checkpoint: Checkpoint, config: Config) -> dict[str, NDArray[Any]]:
+    """All tensors that the configuration names, whole, for who makes another model of them. ModelError for one with NaN
+    or infinity."""
+    tensors = {}
+    for name in expected_shapes(config):
+        tensors[name] = checkpoint.read(name)
+        if not np.isfinite(tensors[name]).all():
+            raise ModelError(
+                f"{checkpoint.find(name).file}: {name.removesuffix('.weight')}: has weights that are NaN or infinite;"
+                " nothing can be made of them: take a checkpoint without"
+            )
+    return tensors
+
+
 def open_checkpoint(folder: str | Path, config: Config | None = None) -> Checkpoint:
     """Opens model.safetensors, or the shards of model.safetensors.index.json, and checks their headers.
 

@@ -333,6 +333,18 @@ def test_perplexity_of_no_idea_is_the_vocabulary() -> None:
     assert perplexity(config, weights, [[1, 2, 3], [4, 5]]) == pytest.approx(96)
     with pytest.raises(ModelError, match="no token to predict"):
         perplexity(config, weights, [[1], []])
+    weights["model.norm.weight"][0] = np.inf
+    with pytest.raises(ModelError, match="there is no perplexity: a logit is infinite or not a number"):
+        perplexity(config, weights, [[1, 2, 3]])
+
+
+def test_a_text_by_the_tokenizer_of_another_model_is_refused() -> None:
+    """llama-tiny's has 512 tokens; the id that ends a text may be none of the vocabulary, as elsewhere."""
+    tokenizer = load_tokenizer(BASE)
+    with pytest.raises(ModelError, match=r"makes token \d+ of the text, and the model's vocabulary is 0 to 95"):
+        story_sequences(Config.from_dict(CASES["mha"]), tokenizer, 0, 1)
+    (ids,) = story_sequences(Config.from_dict(CASES["mha"] | {"vocab_size": 512, "eos_token_id": 512}), tokenizer, 0, 1)
+    assert max(ids) < 512
 
 
 @pytest.mark.all
