@@ -16,7 +16,7 @@ from mpi_jobs import Finished
 from random_models import CASES, case_ids, case_seed, random_checkpoint, random_weights
 from safetensors.numpy import load_file, save_file
 
-from meshrt.commands.compress import command
+from meshrt.commands.compress import command, print_report
 from meshrt.models.calibrate import layer_grams
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import check_shapes, expected_shapes, open_checkpoint
@@ -228,6 +228,16 @@ def test_table_for_people(place: Path, tmp_path: Path) -> None:
     assert lines[5].endswith("of the model") and "ratio 0.833 of these matrices" in lines[5]  # 1 - 16 * 512 / 49152
     assert re.match(r"perplexity 1\.\d{4} before, \d+\.\d{4} after \(\d+ tokens, 2 stories, held out\)", lines[6])
     assert max(map(len, lines[:5])) <= 80 and len(lines) == 7
+
+
+@pytest.mark.parametrize(("reached", "said"), [(-1 / 3, True), (0.0, False)])
+def test_a_block_that_saves_nothing_is_told(reached: float, said: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """llama-tiny with the default's blocks of 128: ranks of 128 of matrices of 128 x 384."""
+    sizes = {"before": 3, "after": 4}
+    document = {"out": "o", "matrices": [], "parameters": sizes, "ratio": {"matrices": reached, "model": reached}}
+    print_report(document | {"recipe": {"ratio": 0.2, "block": 128}, "perplexity": None}, "table")
+    way = "larger than before, and --ratio 0.2 was asked for: ranks are multiples of --block 128; give a smaller one"
+    assert (way in capsys.readouterr().out) == said
 
 
 def test_quiet_says_nothing_and_no_perplexity_is_none(tmp_path: Path) -> None:
