@@ -163,10 +163,10 @@ def print_report(document: dict[str, Any], form: str) -> None:
         f"{document['out']}: {parameters['after']:,} parameters of {parameters['before']:,};"
         f" ratio {ratio['matrices']:.3f} of these matrices, {ratio['model']:.3f} of the model"
     ]
-    asked = document["recipe"].get("ratio")
-    if asked and ratio["matrices"] < 0:
+    share = document["recipe"].get("ratio")
+    if share and ratio["matrices"] < 0:
         texts.append(
-            f"larger than before, and --ratio {asked:g} was asked for: ranks are multiples of --block"
+            f"larger than before, and --ratio {share:g} was asked for: ranks are multiples of --block"
             f" {document['recipe']['block']}; give a smaller one"
         )
     scores = document["perplexity"]
