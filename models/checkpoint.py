@@ -18,6 +18,7 @@ from meshrt.models.together import named
 from meshrt.records import dataclass
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+MASKS = ("attn",)  # attn.bias of GPT-2's folders: which tokens a token sees
 FLOATS, CODES = ("F32", "F16", "BF16"), ("U8",)  # codes are those of quantized matrices, under names of their own
 
 Index: TypeAlias = slice | NDArray[np.integer]
@@ -79,6 +80,20 @@ class Checkpoint:
         return np.array(array, order="C")
 
 
+def read_finite(checkpoint: Checkpoint, config: Config) -> dict[str, NDArray[Any]]:
+    """All tensors that the configuration names, whole, for who makes another model of them. ModelError for one with NaN
+    or infinity."""
+    tensors = {}
+    for name in expected_shapes(config):
+        tensors[name] = checkpoint.read(name)
+        if not np.isfinite(tensors[name]).all():
+            raise ModelError(
+                f"{checkpoint.find(name).file}: {name.removesuffix('.weight')}: has weights that are NaN or infinite;"
+                " nothing can be made of them: take a checkpoint without"
+            )
+    return tensors
+
+
 def open_checkpoint(folder: str | Path, config: Config | None = None) -> Checkpoint:
     """Opens model.safetensors, or the shards of model.safetensors.index.json, and checks their headers.
 
@@ -128,8 +143,8 @@ def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
 
 
 def check_shapes(checkpoint: Checkpoint, config: Config) -> None:
-    """Raises ModelError naming the first tensor of the configuration that is missing or of another shape, or one of an
-    expert that it does not have: the model's numbers would be others.
+    """Raises ModelError naming the first tensor of the configuration that is missing or of another shape, or one of its
+    layers that it does not have: the model's numbers would be others.
     """
     for matrix in config.factored:
         if matrix + ".weight" in checkpoint.tensors:
@@ -158,14 +173,25 @@ def check_shapes(checkpoint: Checkpoint, config: Config) -> None:
                 f"{tensor.file}: tensor {name} has shape {list(tensor.shape)}; config.json asks for {list(shape)}"
             )
     _check_one_head(checkpoint, config)
-    of_experts = [name for name in checkpoint.tensors if "expert" in name and name.endswith((".weight", ".codes"))]
-    expected = {*shapes, *(matrix + ".codes" for matrix in config.matrices())} if of_experts else {}
-    layers = {f"{config.kind.names.layer}{number}" for number in range(config.layers)}
-    for name in of_experts:
-        if name not in expected and ".".join(name.split(".")[:3]) in layers:
+    _check_none_beside(checkpoint, config, shapes)
+
+
+def _check_none_beside(checkpoint: Checkpoint, config: Config, shapes: Mapping[str, object]) -> None:
+    """ModelError where a layer has a matrix, a norm or a bias of which the configuration knows nothing."""
+    stem, together = config.kind.names.layer, config.kind.together
+    layers = {f"{stem}{number}" for number in range(config.layers)}
+    expected = {*shapes, *(matrix + ".codes" for matrix in config.matrices())}
+    for name in checkpoint.tensors:
+        if name in expected or not name.endswith((".weight", ".bias", ".codes")):
+            continue
+        layer, _, rest = name.removeprefix(stem).partition(".")
+        if stem + layer in layers and name.startswith(stem) and rest.rpartition(".")[0] not in {*together, *MASKS}:
+            which, way = ("a", "; set in config.json what it lacks, such as a bias, or remove the tensor")
+            if "expert" in name:
+                which, way = "an expert's", ""
             raise ModelError(
-                f"{checkpoint.folder}: the checkpoint has an expert's tensor {name}, of which config.json knows"
-                " nothing; one of them is wrong"
+                f"{checkpoint.folder}: the checkpoint has {which} tensor {name}, of which config.json knows nothing;"
+                f" one of them is wrong{way}"
             )
 
 

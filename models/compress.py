@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshrt.models.calibrate import layer_grams
-from meshrt.models.checkpoint import check_shapes, expected_shapes, open_checkpoint
+from meshrt.models.checkpoint import check_shapes, expected_shapes, open_checkpoint, read_finite
 from meshrt.models.config import Config, read_config
 from meshrt.models.decompose import FactorPair, afm, damping, feature_error, svd, weight_error, whitened_svd
 from meshrt.models.errors import ModelError
@@ -63,7 +63,7 @@ def compress(
     data = read_object(folder / "config.json")
     data["low_rank"] = {**recipe, "ranks": {**config.factored, **ranks}}
     Config.from_dict(data, source=str(folder / "config.json"))  # refuses ranks that the matrices do not have
-    tensors = {name: checkpoint.read(name) for name in expected_shapes(config)}
+    tensors = read_finite(checkpoint, config)
     compressed = []
     weights, matrices = load_weights(checkpoint, np.float32, config), config.matrices()
     for number, grams in enumerate(layer_grams(config, weights, calibration)):

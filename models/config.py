@@ -21,8 +21,8 @@ from meshrt.models.quantize.form import Quantized, read_head, read_quantized
 from meshrt.records import dataclass
 
 DTYPES = ("float32", "float16", "bfloat16")
-# null says that there is none; all other keys that are null are as if they were not there.
-MAY_BE_NULL = ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
+# null says that there is none, or as many as heads; all other keys that are null are as if they were not there.
+MAY_BE_NULL = ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "num_key_value_heads")
 MAX_LAYERS = 10_000  # far above any model; beyond, tables of its shapes alone would not fit
 
 
@@ -298,6 +298,8 @@ def _refuse_unsupported(read: Keys, name: str, kind: ModelKind) -> None:
     biased = kind.biases == "qkv"
     if kind.biases != "switched" and read.get("attention_bias", bool, biased) != biased:
         raise read.bad("attention_bias", f"is {read.data['attention_bias']}, which is not what {name} has")
+    if not read.get("is_causal", bool, True):
+        raise read.bad("is_causal", "is false; only models of which a token sees those before it are supported")
     if read.has("quantization_config"):
         raise read.bad("quantization_config", "is set; only F32, F16 and BF16 weights are supported")
 

@@ -100,22 +100,27 @@ _CAUSAL = {"use_bidirectional_attention": False}
 
 KINDS: Mapping[str, ModelKind] = {
     "llama": ModelKind(biases="switched"),
-    "mistral": ModelKind(windows="all", defaults={"sliding_window": 4096}),
-    "qwen2": ModelKind(biases="qkv", windows="late"),
-    "qwen3": ModelKind(biases="switched", qk_norm="head", windows="late", defaults={"head_dim": 128}),
+    "mistral": ModelKind(windows="all", defaults={"sliding_window": 4096, "num_key_value_heads": 8}),
+    "qwen2": ModelKind(biases="qkv", windows="late", defaults={"num_key_value_heads": 32}),
+    "qwen3": ModelKind(
+        biases="switched", qk_norm="head", windows="late", defaults={"head_dim": 128, "num_key_value_heads": 32}
+    ),
     "phi3": ModelKind(
         windows="all",
         together={"self_attn.qkv_proj": _ATTENTION[:3], "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj")},
     ),
     "gemma": ModelKind(
         biases="switched", norm_shift=1, scaled_embedding=True, keys={"hidden_act": "hidden_activation"},
-        defaults={key: value for key, value in _GEMMA.items() if key != "query_pre_attn_scalar"}, only=_CAUSAL,
+        defaults={key: value for key, value in _GEMMA.items() if key != "query_pre_attn_scalar"}
+        | {"num_key_value_heads": 16},
+        only=_CAUSAL,
     ),
     "gemma2": ModelKind(
         names=_AFTER, biases="switched", norm_shift=1, scaled_embedding=True, keys={"hidden_act": "hidden_activation"},
         windows="pattern", pattern=2, only=_CAUSAL,
         defaults=_GEMMA | {
             "sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+            "num_key_value_heads": 4,
         },
     ),
     "gemma3_text": ModelKind(
@@ -124,6 +129,7 @@ KINDS: Mapping[str, ModelKind] = {
         only=_CAUSAL | {"attn_logit_softcapping": None},  # transformers does not look at it
         defaults=_GEMMA | {
             "sliding_window": 4096, "rope_theta": 1e6, "attn_logit_softcapping": None, "final_logit_softcapping": None,
+            "num_key_value_heads": 4,
         },
     ),
     "opt": ModelKind(
@@ -151,10 +157,10 @@ KINDS: Mapping[str, ModelKind] = {
         turned=True,
     ),
     # Mixtures of experts (models/moe.py).
-    "mixtral": ModelKind(only={"sliding_window": None}, defaults={"rope_theta": 1e6}),
+    "mixtral": ModelKind(only={"sliding_window": None}, defaults={"rope_theta": 1e6, "num_key_value_heads": 8}),
     "deepseek": ModelKind(biases="switched"),
-    "qwen2_moe": ModelKind(biases="qkv"),
+    "qwen2_moe": ModelKind(biases="qkv", defaults={"num_key_value_heads": 16}),
     "olmoe": ModelKind(biases="switched", qk_norm="all", only={"sliding_window": None}),
-    "qwen3_moe": ModelKind(biases="switched", qk_norm="head"),
+    "qwen3_moe": ModelKind(biases="switched", qk_norm="head", defaults={"num_key_value_heads": 4}),
 }  # fmt: skip
 assert {*MIXTURES} < {*KINDS}

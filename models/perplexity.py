@@ -42,7 +42,10 @@ def losses(
     per_sequence = []
     for number, ids in enumerate(sequences):
         if len(ids) > 1:
-            logits = forward(config, weights, ids[:-1], dtype, project).astype(np.float64)
+            with np.errstate(over="ignore", invalid="ignore"):  # what comes of that is refused
+                logits = forward(config, weights, ids[:-1], dtype, project).astype(np.float64)
+            if not np.isfinite(logits).all():
+                raise ModelError("there is no perplexity: a logit is infinite or not a number")
             logits -= logits.max(axis=-1, keepdims=True)
             log_p = logits[np.arange(len(logits)), ids[1:]] - np.log(np.exp(logits).sum(axis=-1))
             per_sequence.append((-float(log_p.sum()), len(logits)))

@@ -38,8 +38,8 @@ class SampleText:
 
 def story_sequences(config: Config, tokenizer: "Tokenizer", seed: int, count: int) -> list[list[int]]:
     """`count` generated stories, each with the end-of-text id that ends it, as far as the model has positions."""
-    end = list(config.eos_token_ids[:1])
-    return [[*encode(tokenizer, text), *end][: config.max_positions + 1] for text in stories(seed, count)]
+    end = [token for token in config.eos_token_ids[:1] if token < config.vocab_size]
+    return [[*_encoded(config, tokenizer, text), *end][: config.max_positions + 1] for text in stories(seed, count)]
 
 
 def file_sequences(config: Config, tokenizer: "Tokenizer", path: str | Path) -> list[list[int]]:
@@ -47,10 +47,21 @@ def file_sequences(config: Config, tokenizer: "Tokenizer", path: str | Path) -> 
 
     So every token but the first is predicted once. Raises ModelError.
     """
-    ids = encode(tokenizer, read_text(Path(path), MAX_TEXT_BYTES).removeprefix(MARK))
+    ids = _encoded(config, tokenizer, read_text(Path(path), MAX_TEXT_BYTES).removeprefix(MARK))
     if len(ids) < 2:
         raise ModelError(f"{path}: {len(ids)} tokens of text; at least 2 are needed")
     return windows(ids, min(WINDOW, config.max_positions))
+
+
+def _encoded(config: Config, tokenizer: "Tokenizer", text: str) -> list[int]:
+    """ModelError for a token that the model does not have: the tokenizer is another's."""
+    ids = encode(tokenizer, text)
+    if max(ids, default=0) >= config.vocab_size:
+        raise ModelError(
+            f"the tokenizer makes token {max(ids)} of the text, and the model's vocabulary is 0 to"
+            f" {config.vocab_size - 1}: put the model's own tokenizer.json there"
+        )
+    return ids
 
 
 def windows(ids: Sequence[int], tokens: int) -> list[list[int]]:

@@ -143,8 +143,9 @@ def said(document: dict[str, Any]) -> Iterator[str | Grid]:
         )
 
 
-def _error(value: float) -> Cell:
-    return Cell(value, f"{value:.4f}")
+def _error(value: float | None) -> Cell:
+    """A dash where no token of the text came to the matrix."""
+    return Cell(value, "-" if value is None else f"{value:.4f}")
 
 
 def _exact(nbytes: int) -> str:

@@ -163,6 +163,12 @@ def print_report(document: dict[str, Any], form: str) -> None:
         f"{document['out']}: {parameters['after']:,} parameters of {parameters['before']:,};"
         f" ratio {ratio['matrices']:.3f} of these matrices, {ratio['model']:.3f} of the model"
     ]
+    share = document["recipe"].get("ratio")
+    if share and ratio["matrices"] < 0:
+        texts.append(
+            f"larger than before, and --ratio {share:g} was asked for: ranks are multiples of --block"
+            f" {document['recipe']['block']}; give a smaller one"
+        )
     scores = document["perplexity"]
     if scores:
         texts.append(

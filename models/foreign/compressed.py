@@ -55,6 +55,11 @@ def read_scheme(read: Keys) -> CompressedScheme:
         raise read.bad("format", f"is {form!r} of {kind!r}; pack-quantized of compressed-tensors can be read")
     if read.has("kv_cache_scheme"):
         raise read.bad("kv_cache_scheme", "is set; a cache in fewer bits cannot be read")
+    if read.get("transform_config", dict, {}):
+        raise read.bad("transform_config", "is set; inputs that are turned before a product cannot be read")
+    sparsity = Keys(read.get("sparsity_config", dict, {}), read.source, read.prefix + "sparsity_config.")
+    if sparsity.get("format", str, "dense") != "dense":
+        raise sparsity.bad("format", f"is {sparsity.found('format')!r}; only dense can be read")
     groups = read.get("config_groups", dict)
     name, group = next(iter(groups.items()), ("", None))
     if len(groups) != 1 or not isinstance(group, dict):

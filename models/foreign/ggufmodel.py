@@ -34,6 +34,8 @@ INSIDE = {
 FLOATS: Mapping[str, Any] = {"F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16}
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 FACTORS = "rope_freqs.weight"
+# What llama.cpp takes of any architecture, with the value that changes nothing.
+NEUTRAL = {"attention.causal": True, "rope.scaling.attn_factor": 1.0, "rope.scaling.alpha": 0.0}
 ROWS = 4096  # that are rebuilt together
 LLAMA3 = {
     "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
@@ -149,6 +151,9 @@ def read_sizes(file: Gguf) -> dict[str, Any]:
 
     if read.has(f"{kind}.expert_count") and read.get(f"{kind}.expert_count", int) > 0:
         raise read.bad(f"{kind}.expert_count", "is set: mixtures of experts in GGUF cannot be read yet")
+    for key, value in NEUTRAL.items():
+        if read.get(f"{kind}.{key}", type(value), value) != value:
+            raise read.bad(f"{kind}.{key}", f"is {read.found(f'{kind}.{key}')!r}; only {value!r} can be read")
     hidden, heads = size("embedding_length"), size("attention.head_count")
     head_dim = size("attention.key_length", max(hidden // heads, 1))
     for key in ("attention.value_length", "rope.dimension_count"):

@@ -48,8 +48,9 @@ def read_decoder(model: ir.Model, path: Path) -> Foreign:
     try:
         parts = walk(model.graph)
         return _foreign(model.graph, parts, path)
-    except NoSuchDecoder as other:
-        raise ModelError(f"{path}: {other}") from None
+    except (NoSuchDecoder, ModelError) as other:
+        where = "" if str(other).startswith(str(path)) else f"{path}: "
+        raise ModelError(f"{where}{other}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------------- walk

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.models.calibrate import expert_tokens, layer_grams
-from meshrt.models.checkpoint import Checkpoint, check_shapes, expected_shapes, open_checkpoint
+from meshrt.models.checkpoint import Checkpoint, check_shapes, open_checkpoint, read_finite
 from meshrt.models.config import Config, read_config
 from meshrt.models.decompose import feature_error, weight_error
 from meshrt.models.errors import ModelError
@@ -100,7 +100,7 @@ def quantize(
         data["quantized"]["head"] = HEAD_BITS
         data["tie_word_embeddings"] = False
     Config.from_dict(data, source=str(folder / "config.json"))  # refuses ranks that the matrices do not have
-    written = {name: checkpoint.read(name) for name in expected_shapes(config)}
+    written = read_finite(checkpoint, config)
     matrices = []
     for name, gram in _grams(config, checkpoint, calibration):
         w = written.pop(name + ".weight")

@@ -154,7 +154,10 @@ def codes_of(source: Checkpoint, matrix: forms.Matrix, scheme: ArmScheme) -> Cod
     if isinstance(matrix.form, Quantized):
         return read_parts(source, matrix.name, matrix.form, matrix.columns, matrix.rows).codes
     weights = source.read(matrix.name + ".weight").astype(np.float64)
-    return (grids.symmetric if scheme.symmetric else grids.nearest)(weights, scheme.bits, group_of(matrix, scheme))
+    try:
+        return (grids.symmetric if scheme.symmetric else grids.nearest)(weights, scheme.bits, group_of(matrix, scheme))
+    except ModelError as error:
+        raise ModelError(f"{source.folder}: {matrix.name}: {error}") from error
 
 
 def bias_of(source: Checkpoint, matrix: forms.Matrix) -> Array:

@@ -11,6 +11,8 @@ from meshrt.programs.generation.options import GenerationOptions, check_kept
 from meshrt.programs.generation.prompt import Prompt, encoded
 from meshrt.ranks.control import Control
 
+# What a line may ask for elsewhere; here one run has one limit and one choice for all of its prompts.
+ASKED = {"max_tokens", "max_new_tokens", "output_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop"}
 LINE_END = re.compile("\r\n|\n|\r")  # of files: JSON has other breaks, such as U+2028, within its texts
 
 
@@ -58,4 +60,10 @@ def _prompt(file: str, number: int, line: str) -> str:
             f'--prompts {file}, line {number}: {line[:60]!r} is no {{"prompt": "TEXT"}}; a line that does not begin'
             " with { is a prompt as it is"
         ) from None
+    asks = sorted(ASKED & entry.keys())
+    if asks:
+        raise UsageError(
+            f"--prompts {file}, line {number}: asks for {asks[0]!r}, and all prompts of a run are answered alike: take"
+            " it out, and give --max-new-tokens for all"
+        )
     return prompt

@@ -222,6 +222,17 @@ def test_a_prompt_ends_with_its_line_and_not_where_unicode_breaks_one(tmp_path: 
     assert [[*prompt.ids] for prompt in prompts] == [encode(tokenizer, text) for text in texts]
 
 
+@pytest.mark.parametrize("asks", ["max_tokens", "temperature"])
+def test_what_one_prompt_of_a_file_asks_for_is_not_left_aside(asks: str, tmp_path: Path) -> None:
+    """What else is beside a text, such as a number of its own, is nobody's."""
+    file = tmp_path / "prompts"
+    file.write_text(f'{{"prompt": "A", "id": 7}}\n{{"prompt": "B", "{asks}": 3}}\n')
+    with pytest.raises(UsageError, match=f"prompts, line 2: asks for '{asks}', and all prompts of a run are answered"):
+        read_prompts(
+            Control(Alone(), Board.alone(), "test"), find_model("llama-tiny"), 512, GenerationOptions(prompts=str(file))
+        )
+
+
 @pytest.mark.mpi(ranks=[1, 2, 4])
 @pytest.mark.parametrize("machine", ["mesh", "neuron", "arm", "gpu"])
 def test_prompts_from_files_and_from_standard_input_are_alike(

@@ -16,7 +16,7 @@ from mpi_jobs import Finished
 from random_models import CASES, case_ids, case_seed, random_checkpoint, random_weights
 from safetensors.numpy import load_file, save_file
 
-from meshrt.commands.compress import command
+from meshrt.commands.compress import command, print_report
 from meshrt.models.calibrate import layer_grams
 from meshrt.models.catalogue import find_model
 from meshrt.models.checkpoint import check_shapes, expected_shapes, open_checkpoint
@@ -230,6 +230,16 @@ def test_table_for_people(place: Path, tmp_path: Path) -> None:
     assert max(map(len, lines[:5])) <= 80 and len(lines) == 7
 
 
+@pytest.mark.parametrize(("reached", "said"), [(-1 / 3, True), (0.0, False)])
+def test_a_block_that_saves_nothing_is_told(reached: float, said: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """llama-tiny with the default's blocks of 128: ranks of 128 of matrices of 128 x 384."""
+    sizes = {"before": 3, "after": 4}
+    document = {"out": "o", "matrices": [], "parameters": sizes, "ratio": {"matrices": reached, "model": reached}}
+    print_report(document | {"recipe": {"ratio": 0.2, "block": 128}, "perplexity": None}, "table")
+    way = "larger than before, and --ratio 0.2 was asked for: ranks are multiples of --block 128; give a smaller one"
+    assert (way in capsys.readouterr().out) == said
+
+
 def test_quiet_says_nothing_and_no_perplexity_is_none(tmp_path: Path) -> None:
     arguments = ("--out", tmp_path / "out", "--ranks", "gate_proj=16", "--calibration-stories", "2", "-q")
     done = meshrt_compress("llama-tiny", *arguments, "--held-out-stories", "0", "--json", tmp_path / "told.json")
@@ -333,6 +343,18 @@ def test_perplexity_of_no_idea_is_the_vocabulary() -> None:
     assert perplexity(config, weights, [[1, 2, 3], [4, 5]]) == pytest.approx(96)
     with pytest.raises(ModelError, match="no token to predict"):
         perplexity(config, weights, [[1], []])
+    weights["model.norm.weight"][0] = np.inf
+    with pytest.raises(ModelError, match="there is no perplexity: a logit is infinite or not a number"):
+        perplexity(config, weights, [[1, 2, 3]])
+
+
+def test_a_text_by_the_tokenizer_of_another_model_is_refused() -> None:
+    """llama-tiny's has 512 tokens; the id that ends a text may be none of the vocabulary, as elsewhere."""
+    tokenizer = load_tokenizer(BASE)
+    with pytest.raises(ModelError, match=r"makes token \d+ of the text, and the model's vocabulary is 0 to 95"):
+        story_sequences(Config.from_dict(CASES["mha"]), tokenizer, 0, 1)
+    (ids,) = story_sequences(Config.from_dict(CASES["mha"] | {"vocab_size": 512, "eos_token_id": 512}), tokenizer, 0, 1)
+    assert max(ids) < 512
 
 
 @pytest.mark.all

@@ -157,6 +157,8 @@ def test_scales_that_float16_does_not_have() -> None:
         ("", {"format": "nvfp4-pack-quantized"}, "pack-quantized of compressed-tensors can be read"),
         ("", {"quant_method": "gptq"}, "of 'gptq'"),
         ("", {"kv_cache_scheme": {"num_bits": 8}}, "'quantization_config.kv_cache_scheme' is set"),
+        ("", {"transform_config": {"config_groups": {"u": {}}}}, "'quantization_config.transform_config' is set"),
+        ("", {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config.format' is 'sparse-24-bitmask'"),
         ("", {"config_groups": {}}, "has 0 groups of matrices"),
         ("", {"config_groups": {"a": {}, "b": {}}}, "has 2 groups of matrices"),
         ("group_0", {"output_activations": {"num_bits": 8}}, "output_activations' is set"),

@@ -161,12 +161,26 @@ def test_factors_of_rotary_embedding(tmp_path: Path) -> None:
     ],
 )
 def test_a_factor_of_positions_counts_where_llama_cpp_lets_it(scaling: dict[str, Any], factor: float | None) -> None:
+    assert sizes_with(scaling).get("rope_scaling", {}).get("factor") == factor
+
+
+@pytest.mark.parametrize(
+    ("key", "none", "value"),
+    [("attention.causal", True, False), ("rope.scaling.attn_factor", 1.0, 1.5), ("rope.scaling.alpha", 0.0, 2.0)],
+)
+def test_what_llama_cpp_takes_of_any_model_is_refused(key: str, none: Any, value: Any) -> None:
+    assert sizes_with({key: none}) == sizes_with({})
+    with pytest.raises(ModelError, match=f"'llama.{key}' is {value}; only {none} can be read"):
+        sizes_with({key: value})
+
+
+def sizes_with(more: dict[str, Any]) -> dict[str, Any]:
+    """What is read of a small file that says this beside its sizes."""
     sizes = {"embedding_length": 64, "attention.head_count": 4, "feed_forward_length": 96, "block_count": 1,
              "context_length": 128, "attention.layer_norm_rms_epsilon": 1e-5}  # fmt: skip
-    values = {"general.architecture": "llama"} | {f"llama.{key}": value for key, value in (sizes | scaling).items()}
+    values = {"general.architecture": "llama"} | {f"llama.{key}": value for key, value in (sizes | more).items()}
     tensors = {"token_embd.weight": GgufTensor("F32", (96, 64), 0, 4 * 96 * 64)}
-    config = read_sizes(Gguf(Path("x.gguf"), values, tensors))
-    assert config.get("rope_scaling", {}).get("factor") == factor
+    return read_sizes(Gguf(Path("x.gguf"), values, tensors))
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])

@@ -251,3 +251,20 @@ def test_checkpoint_a_head_beside_a_shared_embedding_is_the_embedding(tmp_path: 
         return check_shapes(checkpoint, config)
     with pytest.raises(ModelError, match="set tie_word_embeddings to false, or remove the tensor"):
         check_shapes(checkpoint, config)
+
+
+@pytest.mark.parametrize(
+    "name", ["self_attn.q_proj.bias", "self_attn.q_norm.weight", "mlp.up_proj.lora_A.weight", "self_attn.attn.bias", ""]
+)
+def test_checkpoint_a_tensor_beside_those_of_a_layer_is_refused(name: str, tmp_path: Path) -> None:
+    """But for what is computed anew, and layers that are left out."""
+    beside = {f"model.layers.1.{name}": np.ones(48, np.float32)} if name else {
+        "model.layers.1.self_attn.rotary_emb.inv_freq": np.ones(6, np.float32),
+        "model.layers.2.self_attn.q_proj.bias": np.ones(48, np.float32),
+    }  # fmt: skip
+    save_file(random_weights(BASE, 0) | beside, tmp_path / "model.safetensors")
+    checkpoint, config = open_checkpoint(tmp_path), Config.from_dict(BASE)
+    if not name:
+        return check_shapes(checkpoint, config)
+    with pytest.raises(ModelError, match=f"layers.1.{name}, of which config.json knows nothing; one of them is wrong;"):
+        check_shapes(checkpoint, config)

@@ -68,6 +68,9 @@ def test_config_defaults_are_those_of_transformers() -> None:
     data = without("num_key_value_heads", without("tie_word_embeddings", without("eos_token_id", without("dtype"))))
     config = Config.from_dict(data)
     assert (config.kv_heads, config.tie_word_embeddings, config.eos_token_ids, config.dtype) == (4, False, (), None)
+    mistral = without("num_key_value_heads", MISTRAL) | {"num_attention_heads": 16, "head_dim": 4}
+    assert Config.from_dict(mistral).kv_heads == 8
+    assert Config.from_dict(mistral | {"num_key_value_heads": None}).kv_heads == 16
 
 
 @pytest.mark.parametrize(
@@ -101,6 +104,8 @@ def test_config_unknown_keys_are_ignored() -> None:
         (QWEN2 | {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
         (MISTRAL | {"sliding_window": "4096"}, "sliding_window"),
         (BASE | {"quantization_config": {"bits": 4}}, "quantization_config"),
+        (BASE | {"is_causal": False}, "is_causal"),
+        (without("num_key_value_heads", MISTRAL), "num_attention_heads"),  # 4, and by default there are 8
         (BASE | {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_parameters.rope_type"),
         (BASE | {"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "rope_parameters"),
         (BASE | {"rope_parameters": {"rope_type": "linear"}}, "rope_parameters.factor"),

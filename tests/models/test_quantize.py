@@ -31,6 +31,9 @@ from meshrt.models.reference import forward, load_weights
 from meshrt.models.stories import HELD_OUT_SEED
 from meshrt.models.texts import story_sequences
 from meshrt.models.tokenizer import load_tokenizer
+from meshrt.programs.arm.reader import ArmScheme, codes_of
+from meshrt.studies.grid import Cell, Grid
+from meshrt.studies.quantized import said
 
 BASE = find_model("llama-tiny")
 QUICK = ("--held-out-stories", "16")
@@ -324,7 +327,23 @@ def test_a_matrix_that_cannot_be_quantized_is_named(tmp_path: Path) -> None:
     scheme = CodeScheme("hqq", 3, 64, False, 16)
     with pytest.raises(ModelError, match=r"model\.layers\.1\.mlp\.up_proj: has weights that are NaN"):
         quantize(folder, tmp_path / "out", scheme, {}, 1, statistics(*read_model(folder)))
+    with pytest.raises(ModelError, match=r"model\.layers\.1\.mlp\.up_proj: has weights that are NaN"):
+        compress(folder, tmp_path / "out", {"model.layers.1.mlp.up_proj": 4}, "plain-svd", [[1, 2]], {})
+    matrix = read_config(folder).layer(1).dense_mlp.up
+    with pytest.raises(ModelError, match=r"base: model\.layers\.1\.mlp\.up_proj: has weights that are NaN"):
+        codes_of(open_checkpoint(folder), matrix, ArmScheme(4, 64, False, 8, False))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("method", "figure"), [("gptq", "feature_error"), ("w4a8", "activation_error")])
+def test_a_matrix_to_which_no_token_of_a_text_came_has_no_error_on_it(method: str, figure: str) -> None:
+    """As an expert's that nobody chose."""
+    matrix = {"name": "gate", "shape": (4, 8), "kurtosis": 0.0, "bytes": (64, 16), "weight_error": 0.5, figure: None}
+    sizes = dict.fromkeys(("bytes", "bytes_before", "published_bytes", "bits_per_weight"), 16)
+    scores = {"before": 1.0, "after": 1.0, "nats_more": 0.0, "standard_error": None, "tokens": 1, "text": "t"}
+    document = {"out": "o", "recipe": {"method": method}, "matrices": [matrix], "perplexity": scores, **sizes}
+    table = next(said(document | dict.fromkeys(("compensator_bytes", "published_compensator_bytes"), 0)))
+    assert isinstance(table, Grid) and table.rows[0][-1] == Cell(None, "-")
 
 
 # ----------------------------------------------------------------------------------------------------- what is bad
