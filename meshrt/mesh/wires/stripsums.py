@@ -29,20 +29,21 @@ from meshrt.records import dataclass
 CACHED = 4 << 20  # bytes of clocks and links that a strip has at most, if it has more than a line
 CORE = 19 * 8  # bytes of a core's clocks and links
 
+
 @dataclass(eq=False)
-class Transfer:
+class SumTransfer:
     """What a transfer and the software behind it do on any strip."""
 
-    begins: list[tuple[int, list[Any]]] = field(default_factory=list)  # to links: kind of step, cells as `_cells` has them
+    begins: list[tuple[int, list[Any]]] = field(default_factory=list)  # to links: kind of step, cells as in `_cells`
     moves: tuple[Schedule, Passage] | None = None
     works: tuple[Work, ...] = ()
 
 
 @dataclass(eq=False)
-class Strips(Summing):
+class StripSums(Summing):
     """A sum's table in the making."""
 
-    transfers: list[Transfer] = field(default_factory=list)
+    transfers: list[SumTransfer] = field(default_factory=list)
     lasted: dict[int, tuple[np.ndarray, float]] = field(default_factory=dict)  # uses that begin here: (room, how long)
     befores: list[np.ndarray] = field(default_factory=list)  # arrays [lines, links] of when links were free before
 
@@ -54,7 +55,7 @@ def strips_of(
     """As sumtables.table_of; None where lines differ from transfer to transfer, or a message goes to another rank.
     `strips` has those of before.
     """
-    making = Strips(block, partial.nbytes, users=order.thawed(begin))
+    making = StripSums(block, partial.nbytes, users=order.thawed(begin))
     views = [view for _, prepared, _, _ in parts if prepared is not None for view in prepared.views]
     views += [view for *_, works in parts for work in works for view in work.chosen.views]
     if not views or not all(_alike(view, views[0]) for view in views):
@@ -84,7 +85,7 @@ def _lines(view: View) -> int:
     return view.count if view.axis != "x" else max(1, CACHED // (CORE * view.length))
 
 
-def _count(making: Strips, work: Work) -> None:
+def _count(making: StripSums, work: Work) -> None:
     if work.stages:
         touched = work.operations * work.chosen.count
         making.counted.stages += work.chosen.count
@@ -92,9 +93,9 @@ def _count(making: Strips, work: Work) -> None:
         making.counted.operand_bytes += touched * work.operand_bytes
 
 
-def _transfer(making: Strips, channel: Channel, prepared: Prepared, partial: np.ndarray, view: View) -> bool:
+def _transfer(making: StripSums, channel: Channel, prepared: Prepared, partial: np.ndarray, view: View) -> bool:
     """One more of them; False where it is more than rows can do."""
-    schedule, passage, transfer = prepared.schedule, prepared.unwatched, Transfer()
+    schedule, passage, transfer = prepared.schedule, prepared.unwatched, SumTransfer()
     making.transfers.append(transfer)
     if len(prepared.views) != 1 or any(batch.messages for batch in schedule.batches):
         return False
@@ -120,7 +121,7 @@ def _transfer(making: Strips, channel: Channel, prepared: Prepared, partial: np.
 
 
 def _begin_use(
-    making: Strips, channel: Channel, prepared: Prepared, view: View
+    making: StripSums, channel: Channel, prepared: Prepared, view: View
 ) -> tuple[bool, list[tuple[int, list[Any]]]] | None:
     """order.begin_use, as it will be each time: are heads watched, and what is done to links. None where others were on
     the links of other lines.
@@ -152,7 +153,7 @@ def _begin_use(
     return True, begins
 
 
-def _write(making: Strips, view: View, strips: list[tuple[slice, View]], partial: np.ndarray) -> None:
+def _write(making: StripSums, view: View, strips: list[tuple[slice, View]], partial: np.ndarray) -> None:
     """The rows of all strips. Those of as many lines as the first are its rows, with other addresses."""
     sizes = [transfer.moves[0].count for transfer in making.transfers if transfer.moves is not None]
     landing = making.at(np.empty(HEADER * max(sizes, default=0) * strips[0][1].count, np.uint8))
@@ -175,7 +176,7 @@ def _write(making: Strips, view: View, strips: list[tuple[slice, View]], partial
         making.row(rows.KEEP, making.at(room), making.at(np.full(1, busy)))
 
 
-def _by_line(making: Strips, view: View, table: np.ndarray) -> np.ndarray:
+def _by_line(making: StripSums, view: View, table: np.ndarray) -> np.ndarray:
     """By how much the numbers of a table are larger for each line that a strip begins later."""
     clock, step = making.block.clock, np.zeros_like(table)
     of_block = [clock.cells, clock.asked_at, clock.idle, *([] if clock.late is None else [clock.late])]
@@ -189,7 +190,7 @@ def _by_line(making: Strips, view: View, table: np.ndarray) -> np.ndarray:
 
 
 def _rows(
-    making: Strips, chosen: slice, strip: View, partial: np.ndarray, snapshots: dict[int, np.ndarray]
+    making: StripSums, chosen: slice, strip: View, partial: np.ndarray, snapshots: dict[int, np.ndarray]
 ) -> Iterator[tuple[Any, ...]]:  # fmt: skip
     """Of a strip: (table of steps, whether heads are watched, busy, alpha, taking, tail)."""
     block, state = making.block, strip.of(making.block.clock.state, 1)
