@@ -11,6 +11,8 @@ from meshrt.gpu.codes import Factored, GpuCodes, GpuMatrix, Rebuilt, Thin, facto
 from meshrt.gpu.gpu import Cost, Gpu
 from meshrt.records import dataclass
 
+FEW_ROWS = 64  # of a look-up: so many are sooner looked at one by one than by NumPy
+
 
 def matmul(gpu: Gpu, x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
     """x [m, k] @ w [k, n] (+ bias [n]) -> [m, n]: one kernel. UsageError for other shapes."""
@@ -123,7 +125,8 @@ def _add(target: np.ndarray, other: np.ndarray) -> None:
 
 
 def _take(out: np.ndarray, table: np.ndarray, rows: np.ndarray) -> None:
-    for row in (rows.min(initial=0), rows.max(initial=0)):
+    few = rows.size <= FEW_ROWS
+    for row in rows.ravel().tolist() if few else (rows.min(initial=0), rows.max(initial=0)):
         if row and not 0 < row < len(table):
             raise UsageError(f"row {row} of a table {[*table.shape]}: give rows from 0 to {len(table) - 1}")
     table.take(rows, 0, out, "clip")  # what raises takes a copy of `out` first

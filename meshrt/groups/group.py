@@ -217,7 +217,7 @@ class Group:
         `among`: those of the hosted members that it is of.
         """
         for counted, sent, between in zip(self.traffic[among], ring.sent, ring.between, strict=True):
-            kind = counted.setdefault(ring.kind, Traffic())
+            kind = counted.get(ring.kind) or counted.setdefault(ring.kind, Traffic())
             kind.calls += 1
             kind.bytes += sent
             kind.between += between

@@ -68,6 +68,7 @@ class RingStep:
     moves: list[tuple[Callable[..., object], np.ndarray, np.ndarray]]
     edge: Edge | None
     arrival: tuple[Callable[..., object], np.ndarray] | None  # kernel and target of what comes over the edge
+    even: float | None  # that all members send for, where a chunk comes to each of them from this rank
 
 
 @dataclass
@@ -133,7 +134,9 @@ class RingCollective:
                 None if sent[-1] is None else chunks[-1][sent[-1]], None if first is None else chunks[0][first]
             )
         arrival = None if edge is None or first is None or not self.payload else (move, chunks[0][first])
-        self.steps.append(RingStep(seconds, [into is not None for into in received], moves, edge, arrival))
+        comes = [into is not None for into in received]
+        even = seconds[0] if alone and all(comes) and seconds.count(seconds[0]) == len(seconds) else None
+        self.steps.append(RingStep(seconds, comes, moves, edge, arrival, even))
 
     def _edge(self, chunk: np.ndarray | None, target: np.ndarray | None) -> Edge:
         control, none = self.control, np.empty(0, np.uint8)
@@ -156,7 +159,14 @@ class RingCollective:
         latency, board = self.link.latency, self.control.board
         for target, source in self.copies:
             np.copyto(target, source)
+        alike = bool(times) and times.count(times[0]) == len(times)  # they stay so while steps are even
         for step in self.steps:
+            if alike and step.even is not None:
+                for kernel, target, source in step.moves:
+                    kernel(target, source)
+                times[:] = [times[0] + step.even + latency] * len(times)
+                continue
+            alike = False
             edge = step.edge
             for at, seconds in enumerate(step.seconds):
                 times[at] += seconds
