@@ -101,6 +101,7 @@ class RingCollective:
         self._what = f"{self.control.name}: {self.kind}".encode()
         self._nbytes = [chunk.nbytes for chunk in self.chunks[0]]  # alike at all members
         self._on_link = [self.link.nbytes(chunk) for chunk in self.chunks[0]]
+        self._seconds = [nbytes / self.link.bytes_per_second for nbytes in self._on_link]
 
     def step(
         self, sent: Sequence[int | None], received: Sequence[int | None], adds: bool = False, stays: bool = False
@@ -109,7 +110,13 @@ class RingCollective:
 
         `stays`: what is added up is not sent on.
         """
-        chunks, seconds = self.chunks, []
+        chunks, move = self.chunks, _add if adds else np.copyto
+        seconds: list[float] = []
+        comes: list[bool] = []
+        moves: list[tuple[Callable[..., object], np.ndarray, np.ndarray]] = []
+        alone = self.control.size == 1
+        # Of a sum, what arrived is read when it is sent on; or it stays: then it is read now, and written.
+        reads, writes = adds + stays, 1 + stays
         for at, (out, into) in enumerate(zip(sent, received, strict=True)):
             touched = self.touched[at]
             if out is None:
@@ -117,16 +124,12 @@ class RingCollective:
             else:
                 self.sent[at] += self._on_link[out]
                 touched.read += self._nbytes[out]
-                seconds.append(self._on_link[out] / self.link.bytes_per_second)
+                seconds.append(self._seconds[out])
+            comes.append(into is not None)
             if into is not None:
-                # Of a sum, what arrived is read when it is sent on; or it stays: then it is read now, and written.
-                touched.read += self._nbytes[into] * (adds + stays)
-                touched.written += self._nbytes[into] * (1 + stays)
-        move: Callable[..., object] = _add if adds else np.copyto
-        moves, alone = [], self.control.size == 1
-        if self.payload:
-            for at, into in enumerate(received):
-                if into is not None and (at or alone):
+                touched.read += self._nbytes[into] * reads
+                touched.written += self._nbytes[into] * writes
+                if self.payload and (at or alone):
                     moves.append((move, chunks[at][into], chunks[at - 1][into]))
         first, edge = received[0], None
         if not alone:
@@ -134,7 +137,6 @@ class RingCollective:
                 None if sent[-1] is None else chunks[-1][sent[-1]], None if first is None else chunks[0][first]
             )
         arrival = None if edge is None or first is None or not self.payload else (move, chunks[0][first])
-        comes = [into is not None for into in received]
         even = seconds[0] if alone and all(comes) and seconds.count(seconds[0]) == len(seconds) else None
         self.steps.append(RingStep(seconds, comes, moves, edge, arrival, even))
 
