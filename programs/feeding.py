@@ -92,8 +92,8 @@ def told(
     largest = max(float(np.abs(array[np.isfinite(array)]).max(initial=0)) for array in wide.values())
     if outputs is not None:
         path = str(Path(outputs).expanduser())
-        # Names of a graph, not allow_pickle.
-        write_file("--outputs", path, lambda stream: np.savez(stream, **arrays))  # type: ignore[arg-type]
+        named: dict[str, Any] = arrays  # else one of them could be savez's own allow_pickle, for all that mypy knows
+        write_file("--outputs", path, lambda stream: np.savez(stream, **named))
     errors = (most, most / (largest or 1.0)) if most < np.inf else (None, None)
     return {"outputs": {name: list(array.shape) for name, array in arrays.items()}, "max_abs_error": errors[0],
             "max_rel_error": errors[1]}  # fmt: skip
