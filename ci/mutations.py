@@ -481,7 +481,8 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("times[at] += seconds", "pass", GPU),
         ("last = times[-1] + latency", "last = times[-1]", GPU),
         ("self.sent[at] += self._on_link[out]", "self.sent[at] += 1", GPU),
-        ("* (adds + stays)", "* adds", GPU),
+        ("reads, writes = adds + stays,", "reads, writes = adds,", GPU),
+        ("times[0] + step.even + latency", "times[0] + step.even", GPU),
         ("if step.comes[at]:", "if True:", GPU),
     ],
     "meshrt/gpu/meter.py": [
