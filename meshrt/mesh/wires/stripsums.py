@@ -22,7 +22,7 @@ from meshrt.mesh.wires.schedule import Schedule
 from meshrt.mesh.wires.software import Work
 from meshrt.mesh.wires.steps import EVERYWHERE, Addresses, Step
 from meshrt.mesh.wires.strides import strides_of
-from meshrt.mesh.wires.sumtables import Part, Summing, Table
+from meshrt.mesh.wires.sumtables import Part, Summing, Table, count_work
 from meshrt.mesh.wires.tables import Channel
 from meshrt.records import dataclass
 
@@ -65,7 +65,7 @@ def strips_of(
             return None
         making.transfers[-1].works = works
         for work in works:
-            _count(making, work)
+            count_work(making, work)
     cut = strips.setdefault(_name(views[0]), views[0].strips(_lines(views[0])))
     _write(making, views[0], cut, partial)
     end = order.fixed(making.users, states)
@@ -83,14 +83,6 @@ def _name(view: View) -> tuple[Any, ...]:
 def _lines(view: View) -> int:
     """Of a strip. Lines along y lie side by side: all of them at once are as near as they can be."""
     return view.count if view.axis != "x" else max(1, CACHED // (CORE * view.length))
-
-
-def _count(making: StripSums, work: Work) -> None:
-    if work.stages:
-        touched = work.operations * work.chosen.count
-        making.counted.stages += work.chosen.count
-        making.counted.adds += touched
-        making.counted.operand_bytes += touched * work.operand_bytes
 
 
 def _transfer(making: StripSums, channel: Channel, prepared: Prepared, partial: np.ndarray, view: View) -> bool:

@@ -65,9 +65,15 @@ def table_of(
 
 def _spend(making: Summing, work: Work) -> None:
     """software.do"""
-    table, touched = work.chosen.table, work.operations * work.chosen.count
+    table = work.chosen.table
     making.row(rows.STEPS, 0, making.at(table), len(table), 0, 0, 0, 0, work.cycles, float(work.stages))
+    count_work(making, work)
+
+
+def count_work(making: Summing, work: Work) -> None:
+    """What it adds to the counters."""
     if work.stages:
+        touched = work.operations * work.chosen.count
         making.counted.stages += work.chosen.count
         making.counted.adds += touched
         making.counted.operand_bytes += touched * work.operand_bytes
