@@ -1,6 +1,8 @@
-"""The transfers of a sum along lines as one table for the compiled core, at a rank of one core (sums.c).
+"""The transfers of a sum along lines as one table for the compiled core (sums.c): at ranks of one core, or by shape.
 
-With one core a rank a sum is a few numbers and many messages, and what Python does between these is most of its time.
+By shape, where no message goes to another rank, lines are done strip by strip (stripsums.py). With one core a rank a
+sum is a few numbers and many messages, and what Python does between these is most of its time.
+
 What fabric.transfer_again and software.do would do, step by step, is found once and put into rows, messages included.
 The core goes through the rows; it comes back where a message is not there yet, and where tiles are combined by another
 function than np.add. Where anybody looks on, fabric.py does it all itself.
