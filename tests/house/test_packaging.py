@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import runpy
+import subprocess
 import sys
 import tomllib
 from fnmatch import fnmatch
@@ -153,6 +154,16 @@ def test_launch_knows_nothing_of_meshes() -> None:
         for module in _imports(path):
             if _layer(module) and module not in ("meshrt", "meshrt.ranks"):
                 assert module.startswith(tuple(allowed)), f"{path}: {module}"
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="what belongs to the tree is known to git alone")
+def test_nothing_lies_at_the_top_by_mistake() -> None:
+    """Files at the top are those that readers, packagers and tools look for there: a log had come in, twice."""
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {name for name in tracked.split("\0") if name and "/" not in name} == {
+        *(".gitignore", ".pre-commit-config.yaml", "MANIFEST.in", "mkdocs.yml", "pyproject.toml"),
+        *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "README.md"),
+    }
 
 
 def test_heavy_libraries_are_imported_late() -> None:
