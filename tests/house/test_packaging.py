@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -156,11 +157,14 @@ def test_launch_knows_nothing_of_meshes() -> None:
                 assert module.startswith(tuple(allowed)), f"{path}: {module}"
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="what belongs to the tree is known to git alone")
 def test_nothing_lies_at_the_top_by_mistake() -> None:
     """Files at the top are those that readers, packagers and tools look for there: a log had come in, twice."""
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert {name for name in tracked.split("\0") if name and "/" not in name} == {
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("only git knows what belongs to the tree")
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listing.returncode:
+        pytest.skip(f"git does not list this checkout: {listing.stderr.strip()}")
+    assert {name for name in listing.stdout.split("\0") if name and "/" not in name} == {
         *(".gitignore", ".pre-commit-config.yaml", "MANIFEST.in", "mkdocs.yml", "pyproject.toml"),
         *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "README.md"),
     }
