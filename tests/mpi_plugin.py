@@ -19,6 +19,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,10 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.unregister(plugin)
     config.pluginmanager.register(Alone(config), "meshrt-mpi-alone")
     config.pluginmanager.register(Parent(config), "meshrt-mpi-parent")
+    if not hasattr(config, "workerinput"):  # workers of xdist are ended by the process that started them
+        # A time limit of `timeout` or of a CI ends the ranks as well, as Ctrl-C does: they might turn round for ever.
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        config.add_cleanup(lambda: signal.signal(signal.SIGTERM, before))
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:

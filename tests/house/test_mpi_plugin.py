@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from mpi4py import MPI
-from mpi_jobs import Finished, nested_pytest, run_ranks
+from mpi_jobs import Finished, child_environment, nested_pytest, run_ranks
 from mpi_parent import time_limit
 
 WAITS = """
@@ -221,6 +224,37 @@ def test_under_mpirun_a_rank_that_fails_ends_those_that_wait_for_it(tmp_path: Pa
     (tmp_path / "test_cases.py").write_text(CASES)
     done = run_pytest(tmp_path, "--with-mpi", "-k", "others_wait", ranks=3)
     assert done.code > 0, "ended by itself, not by this test's time limit"
+
+
+HANGS = """
+import os, pathlib, time, pytest
+@pytest.mark.mpi(ranks=[2])
+def test_hangs(comm):
+    pathlib.Path(f"{comm.rank}.pid").write_text(f"{os.getpid()}")
+    while True:
+        comm.iprobe()
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_ranks_end_with_a_pytest_that_is_ended(workers: int, tmp_path: Path) -> None:
+    """SIGTERM is what `timeout` sends, and CI services: ranks went on, each with all of a core."""
+    (tmp_path / "test_hangs.py").write_text(HANGS)
+    argv = [sys.executable, "-m", "pytest", "-p", "mpi_plugin", "-p", "no:cacheprovider", "-n", str(workers)]
+    environment = child_environment() | nested_pytest()
+    with subprocess.Popen(argv, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as process:
+        pids = [tmp_path / f"{rank}.pid" for rank in range(2)]
+        wait_until(lambda: process.poll() is not None or all(path.exists() and path.read_text() for path in pids))
+        process.terminate()
+        assert process.wait(30) == pytest.ExitCode.INTERRUPTED
+    wait_until(lambda: not any(Path("/proc", path.read_text()).exists() for path in pids))
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_ranks_that_are_not_told_so_are_refused(suite: Path) -> None:
