@@ -20,12 +20,16 @@ Axes = dict[str, list[Any]]
 
 
 def axes(program: str, on: str | None, choices: Sequence[str]) -> Axes:
-    """'m=64,128' -> {"m": [64, 128]}, of the options of a program and of its machine. UsageError."""
+    """'m=64,128' -> {"m": [64, 128]}, of the options of a program and of its machine, also by the words that all
+    machines understand. UsageError.
+    """
     name, fixed = named(program)
     loaded = load_program(name, on)
     options = settings_of(loaded.machine) | {
         option.name: option for option in loaded.options if option.name not in fixed
     }
+    for word, of_machine in find_machine(loaded.machine).SHARED.items():
+        options.setdefault(word, options[of_machine])
     chosen: Axes = {}
     for text in choices:
         key, equals, values = text.partition("=")

@@ -189,6 +189,9 @@ def test_values_of_a_sweep_are_those_of_the_options() -> None:
     chosen = combinations.axes("llama-tiny", None, ["prompt-ids=1,2;3", "max_new_tokens=10", "kv=shift,concat"])
     assert chosen == {"prompt_ids": ["1,2", "3"], "max_new_tokens": [10], "kv": ["shift", "concat"]}
     assert combinations.axes("llama", "gpu", ["tp=1,2"]) == {"tp": [1, 2]}
+    chosen = combinations.axes("llama", "gpu", ["size=1,2", "memory=9"])  # words of all machines, as `meshrt run` has
+    refused = combinations.run("llama-tiny", "gpu", chosen, False, None)
+    assert [report.data["settings"]["tp"] for report in refused] == [1, 2]
     wrong = {"m": "give an option", "q=1": "no option 'q'", "m=x": "m=x is not int", "m=0": "--m is 0", "m=": "give an"}
     for text, words in wrong.items():
         with pytest.raises(UsageError, match=words):
