@@ -232,6 +232,7 @@ def execute(
     tuned: bool = False, text: bool = False, all_rows: bool = False, **settings: Any,
 ) -> int:  # fmt: skip
     """One rank's part of a run, and the report."""
+    from meshrt.alike import COMMANDS, check_alike
     from meshrt.emulate import emulate
     from meshrt.errors import UsageError
     from meshrt.program import written_by
@@ -248,6 +249,7 @@ def execute(
     if text and shared.for_programs(form):
         raise UsageError(f"--text and --format {form} would share standard output: leave one of them away")
     console = shared.start(comm, json_path, quiet, text, form)
+    check_alike(comm, [(program, arguments, settings)], payload == "full", COMMANDS)
     if html is not None:
         check_target("--html", html)
     if expect:

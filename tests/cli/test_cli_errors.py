@@ -181,6 +181,14 @@ def test_wrong_usage_on_several_ranks_is_told_once(arguments: list[str], run_mes
     assert_message(run_meshrt("run", *arguments, ranks=3), 2)
 
 
+def test_ranks_with_other_command_lines_are_told_so() -> None:
+    """Such as in `mpirun -n 1 A : -n 1 B`: what was computed was of both, and reported as rank 0's."""
+    rank = "${PMI_RANK:-$OMPI_COMM_WORLD_RANK}"
+    command = f"exec {sys.executable} -m meshrt.cli run shift --mesh 2x2 --quiet --steps $(({rank} + 1))"
+    finished = run_ranks(["sh", "-c", command], 2)
+    assert_message(finished, 2, "steps is 2 on rank 1 and 1 on rank 0: start all ranks with the same command line")
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["run", "gemm", "-h"], ["bench", "host", "-h"]])
 def test_help_for_several_ranks_is_shown_once(arguments: list[str], run_meshrt: Run):
