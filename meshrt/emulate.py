@@ -24,6 +24,7 @@ from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
 from meshrt.ranks.files import check_apart
+from meshrt.ranks.handout import gathered, handed_out
 from meshrt.reports.parts import Runs, one_report
 from meshrt.reports.report import Report, gather_report
 from meshrt.version import __version__
@@ -153,10 +154,11 @@ def sweep(
     comm = comm or host.communicator()
     meeting = outside.Meeting("meshrt.sweep")
     check_alike(comm, ready, numbers)
+    shared = handed_out(comm, len(ready))
     meeting.over()
     reports: dict[int, Report] = {}
     with _one_thread():
-        for at in range(comm.rank, len(ready), comm.size):
+        for at in shared:
             loaded, arguments, settings = ready[at]
             try:
                 report = emulate(Alone(), Board.alone(), loaded, arguments, payload=numbers, **settings)
@@ -167,7 +169,7 @@ def sweep(
                 facts["settings"] = {name: getattr(value, "name", value) for name, value in settings.items()}
                 reports[at] = Report(facts | {"refused": in_full(error)}, in_full(error))
     meeting = outside.Meeting("meshrt.sweep")
-    all_reports = {at: report for part in comm.allgather(reports) for at, report in part.items()}
+    all_reports = {at: report for part in gathered(comm, reports) for at, report in part.items()}
     meeting.over()
     return [all_reports[at] for at in range(len(ready))]
 

@@ -16,6 +16,7 @@ from meshrt.program import Program, load_program, program_of
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
+from meshrt.ranks.handout import gathered, handed_out
 from meshrt.units import duration
 
 
@@ -58,17 +59,17 @@ def sweep(
 
     `keep(number of the job, outcome)` is called at the rank that ran it, as soon as it has.
     """
-    numbers = range(comm.rank, len(jobs), comm.size)
     outcomes, start = {}, perf_counter()
-    for done, at in enumerate(numbers, 1):
+    for at in handed_out(comm, len(jobs)):
         outcomes[at] = run_alone(jobs[at])
         if keep:
             keep(at, outcomes[at])
-        left = (perf_counter() - start) / done * (len(numbers) - done)
-        console.progress(f"{label}, {duration(left)} left", done, len(numbers))
+        done = at + 1  # all before it have been taken, if not by this rank
+        left = (perf_counter() - start) / done * (len(jobs) - done)
+        console.progress(f"{label}, {duration(left)} left", done, len(jobs))
     console.clear()
     all_outcomes: dict[int, Outcome] = {}
-    for part in comm.allgather(outcomes):
+    for part in gathered(comm, outcomes):
         all_outcomes |= part
     return [all_outcomes[at] for at in range(len(jobs))]
 

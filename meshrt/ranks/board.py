@@ -17,10 +17,10 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from meshrt.ranks import launcher
 from meshrt.ranks.asleep import asleep
+from meshrt.ranks.nodes import file_of_node, of_this_node
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ _RECORD = struct.Struct("<iiQd56s")  # state, peer, key, since, what
 _PROGRESS, _PROGRESS_AT = struct.Struct("<Qd"), 8  # key and since in a record, and where they begin
 _OWNER = struct.Struct("<i76s")  # process, cores; of each rank, behind all records
 _BELL = 64  # bytes of a rank's bell (bells.py), at the end: a cache line, which nobody else writes to
-_LONGEST = 4096  # bytes of a path, as Linux has it
 _WAITING = int(State.WAITING)  # a plain integer packs faster than the enum
 
 
@@ -94,16 +93,6 @@ def _line_to(path: str) -> int:
         return -1
 
 
-def _of_this_node(comm: Intracomm) -> tuple[Intracomm, Sequence[int]]:
-    """A communicator of the ranks of `comm` that are on this node, and their numbers in `comm`."""
-    if launcher.on_one_node() and launcher.launched_size() == comm.size:
-        return comm, range(comm.size)  # MPI would take messages between all of them to see that
-    from mpi4py import MPI
-
-    node = cast("Intracomm", comm.Split_type(MPI.COMM_TYPE_SHARED, key=comm.rank))
-    return node, node.allgather(comm.rank)
-
-
 def _size(ranks: int) -> int:
     return _bells(ranks) + _BELL * ranks
 
@@ -153,27 +142,16 @@ class Board:
         """
         if comm.size == 1:
             return cls.alone()
-        node, ranks = _of_this_node(comm)
-        path = ""
-        if node.rank == 0:
-            import tempfile  # only one rank of a node needs it
-
-            directory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-            file, path = tempfile.mkstemp(prefix="meshrt-", dir=directory)
-            os.ftruncate(file, _size(node.size))
-        door = _door(path) if node.rank == 0 else -1
-        message = bytearray(path.encode().ljust(_LONGEST, b"\0"))
-        asleep(node.Ibcast(message))
-        path = message.rstrip(b"\0").decode()
-        if node.rank:
-            file = os.open(path, os.O_RDWR)
+        node, ranks = of_this_node(comm)
+        file, path = file_of_node(node, _size(node.size))
         memory = mmap.mmap(file, 0)
         board = cls(memory, file, ranks, comm.rank, comm.size)
         board.owned_by(os.getpid())
-        board.line, board.door = _line_to(path), door
+        board.door = _door(path) if node.rank == 0 else -1
         asleep(node.Ibarrier())
         if node.rank == 0:
             os.unlink(path)  # all have it open, so whatever happens from here on leaves no file behind
+        board.line = _line_to(path)
         if node is not comm:
             node.Free()
         return board

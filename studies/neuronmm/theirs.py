@@ -15,6 +15,7 @@ from typing import Any
 from meshrt.errors import UsageError
 from meshrt.neuron.device import NeuronDevice
 from meshrt.ranks.console import Console
+from meshrt.ranks.handout import gathered, handed_out
 from meshrt.reports.parts import together
 from meshrt.studies.neuronmm import published
 from meshrt.studies.neuronmm.published import NAMES, PublishedKernel
@@ -218,13 +219,13 @@ def run_theirs(
     """What their kernels take, shared out to the ranks, on all of them; kept, each rank's share as it goes along."""
     comm.Barrier()  # all have read the file before one writes it
     before, mine, new = {*store.outcomes}, {}, dict[str, Outcome]()
-    for at in range(comm.rank, len(cells), comm.size):
+    for at in handed_out(comm, len(cells)):
         mine[at] = kernel(checkout, device, cells[at], store, reorder)
         new = {key: outcome for key, outcome in store.outcomes.items() if key not in before}
         store.keep(comm.rank, new)
         console.progress("their kernels", at + 1, len(cells))
     every: dict[int, Outcome] = {}
-    for outcomes, kept in comm.allgather((mine, new)):
+    for outcomes, kept in gathered(comm, (mine, new)):
         every |= outcomes
         store.outcomes |= kept
     store.write(comm)

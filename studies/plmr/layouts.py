@@ -23,6 +23,7 @@ from meshrt.csl.image import CORE_BYTES
 from meshrt.csl.router import COLORS
 from meshrt.errors import LimitError, MeshrtError, UsageError
 from meshrt.ranks.console import Console
+from meshrt.ranks.handout import gathered, handed_out
 from meshrt.studies.plmr import check
 from meshrt.studies.plmr.check import Limits, Metric, PlmrFinding, Verdict
 from meshrt.studies.plmr.subject import Layout, SendReach, evaluate, fill
@@ -64,13 +65,12 @@ def check_layout(comm: Any, subject: Layout, sizes: Sequence[int], console: Cons
         if evaluate(subject.steps, n, 0) <= 0:
             raise UsageError(f"--steps {subject.steps} at N = {n} is no positive number")
     mine: dict[int, tuple[Outcome, str]] = {}
-    numbers = range(comm.rank, len(sizes), comm.size)
-    for done, at in enumerate(numbers, 1):
+    for at in handed_out(comm, len(sizes)):
         mine[sizes[at]] = _run(subject, sizes[at])
-        console.progress("runs", done, len(numbers))
+        console.progress("runs", at + 1, len(sizes))
     console.clear()
     all_runs: dict[int, tuple[Outcome, str]] = {}
-    for part in comm.allgather(mine):
+    for part in gathered(comm, mine):
         all_runs |= part
     runs = {n: all_runs[n][0] for n in sizes}
     finding = check.judge(subject, runs, runs, limits(subject.arch), 0, METRICS)
