@@ -246,11 +246,11 @@ def test_ranks_end_with_a_pytest_that_is_ended(workers: int, tmp_path: Path) -> 
         pids = [tmp_path / f"{rank}.pid" for rank in range(2)]
         wait_until(lambda: process.poll() is not None or all(path.exists() and path.read_text() for path in pids))
         process.terminate()
-        assert process.wait(30) == pytest.ExitCode.INTERRUPTED
+        assert process.wait(90) == pytest.ExitCode.INTERRUPTED
     wait_until(lambda: not any(Path("/proc", path.read_text()).exists() for path in pids))
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 30) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = 90) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end
