@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from mpi_jobs import find_mpirun, stop
 
 from meshrt.errors import MpiError
 from meshrt.launch import local
+from meshrt.ranks import host
 
 STARTING = 3.0  # how many time limits a job may take until its first test begins
 WHOLE = 5.0  # how many a test may take with --all, where some take a minute of a processor
@@ -108,6 +110,8 @@ class Parent:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                # A worker of xdist has ten seconds to end, and may be killed before it has ended the job.
+                preexec_fn=lambda: host.end_with_parent(signal.SIGTERM),
             )
             try:
                 end = self.wait(process, directory)
