@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,3 +90,13 @@ def stop(process: subprocess.Popen[Any]) -> None:
                 process.wait(5)
             except subprocess.TimeoutExpired:
                 continue
+
+
+def until(done: Callable[[], Any], seconds: float) -> bool:
+    """Wait for something to be so, for as long as that at most: whether it is."""
+    end = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True

@@ -47,14 +47,6 @@ def _taken(file: int, own: Sequence[int]) -> Iterator[int]:
         os.close(file)
 
 
-def gathered(comm: Any, own: Gathered) -> list[Gathered]:
-    """What every rank has made of its pieces, on all ranks. Those that have no more to do sleep until all have come."""
-    if comm.size > 1:
-        asleep(comm.Ibarrier())
-    parts: list[Gathered] = comm.allgather(own)
-    return parts
-
-
 def _take(file: int) -> int:
     fcntl.lockf(file, fcntl.LOCK_EX)
     try:
@@ -63,3 +55,11 @@ def _take(file: int) -> int:
     finally:
         fcntl.lockf(file, fcntl.LOCK_UN)
     return at
+
+
+def gathered(comm: Any, own: Gathered) -> list[Gathered]:
+    """What every rank has made of its pieces, on all ranks. Those that have no more to do sleep until all have come."""
+    if comm.size > 1:
+        asleep(comm.Ibarrier())
+    parts: list[Gathered] = comm.allgather(own)
+    return parts

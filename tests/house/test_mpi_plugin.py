@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from mpi4py import MPI
-from mpi_jobs import Finished, child_environment, nested_pytest, run_ranks
+from mpi_jobs import Finished, child_environment, nested_pytest, run_ranks, until
 from mpi_parent import time_limit
 
 WAITS = """
@@ -244,17 +242,10 @@ def test_ranks_end_with_a_pytest_that_is_ended(workers: int, tmp_path: Path) -> 
     environment = child_environment() | nested_pytest()
     with subprocess.Popen(argv, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as process:
         pids = [tmp_path / f"{rank}.pid" for rank in range(2)]
-        wait_until(lambda: process.poll() is not None or all(path.exists() and path.read_text() for path in pids))
+        assert until(lambda: all(path.exists() and path.read_text() for path in pids), 90)
         process.terminate()
         assert process.wait(90) == pytest.ExitCode.INTERRUPTED
-    wait_until(lambda: not any(Path("/proc", path.read_text()).exists() for path in pids))
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 90) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    assert until(lambda: not any(Path("/proc", path.read_text()).exists() for path in pids), 90)
 
 
 def test_ranks_that_are_not_told_so_are_refused(suite: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mpi_jobs import find_mpirun, stop
+from mpi_jobs import find_mpirun, stop, until
 
 from meshrt.errors import UsageError
 from meshrt.launch import local
@@ -146,15 +146,6 @@ def living(marker: str) -> list[int]:
         except OSError:
             continue  # it has ended, or is not ours
     return pids
-
-
-def until(done: Callable[[], Any], seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.row)
