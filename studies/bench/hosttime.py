@@ -18,12 +18,12 @@ MEANINGS = {
     "tiles": "copying tiles to where they are delivered, and into and out of messages",
     "headers": "headers, clocks and counters of packets",
     "MPI": "sending to other ranks and waiting for them",
-    "planning": "route tables, scouts, schedules",
+    "planning": "route tables, scouts, schedules, what the compiled core goes by",
     "placing": "making the matrices, cutting and gathering them, the check against NumPy",
-    "other": "imports, start, report",
+    "other": "the program itself, memory's count, imports, start, report",
 }
 
-# (file in meshrt, functions or None for all) -> kind; the first that fits.
+# (file or folder in meshrt, functions or None for all) -> kind; the first that fits.
 RULES: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("mesh/computing.py", frozenset({"matmul"}), "products"),
     ("mesh/products.py", None, "products"),
@@ -38,21 +38,20 @@ RULES: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("mesh/wires/fabric.py", frozenset({"send"}), "tiles"),
     ("mesh/wires/delivery.py", None, "tiles"),
     ("mesh/wires/replay.py", frozenset({"_load"}), "tiles"),
-    ("mesh/wires/fabric.py", None, "headers"),
-    ("mesh/wires/receiving.py", None, "headers"),
-    ("mesh/wires/software.py", None, "headers"),
-    ("mesh/wires/replay.py", None, "headers"),
-    ("mesh/wires/heads.py", None, "headers"),
-    ("mesh/wires/order.py", None, "headers"),
     ("mesh/wires/glide.py", frozenset({"glide_of"}), "planning"),
-    ("mesh/wires/glide.py", None, "headers"),
     ("mesh/wires/together.py", frozenset({"_group"}), "planning"),
-    ("mesh/wires/together.py", None, "headers"),
-    ("mesh/wires/ramps.py", None, "headers"),
-    ("mesh/wires/lines.py", None, "headers"),
     ("mesh/clock.py", None, "headers"),
     ("mesh/collectives/rings.py", None, "tiles"),
     ("mesh/collectives/shifts.py", None, "tiles"),
+    ("mesh/collectives/grouping.py", None, "planning"),
+    ("mesh/collectives/treeplan.py", None, "planning"),
+    ("mesh/collectives/trees.py", frozenset({"installed_tree", "_planned"}), "planning"),
+    ("mesh/collectives/", None, "headers"),
+    ("mesh/exchange/itinerary.py", None, "planning"),
+    ("mesh/exchange/legs.py", None, "planning"),
+    ("mesh/exchange/rounds.py", None, "planning"),
+    ("mesh/exchange/strips.py", frozenset({"parts"}), "planning"),
+    ("mesh/exchange/", None, "headers"),
     ("programs/mesh/meshgemm.py", None, "tiles"),
     ("ranks/host.py", frozenset({"wait"}), "MPI"),
     ("ranks/control.py", None, "MPI"),
@@ -63,7 +62,15 @@ RULES: tuple[tuple[str, frozenset[str] | None, str], ...] = (
     ("mesh/wires/compiling.py", None, "planning"),
     ("mesh/wires/scouts.py", None, "planning"),
     ("mesh/wires/tables.py", None, "planning"),
+    ("mesh/wires/inplace.py", None, "planning"),
+    ("mesh/wires/masks.py", None, "planning"),
+    ("mesh/wires/rows.py", None, "planning"),
+    ("mesh/wires/sends.py", frozenset({"rows_of", "_rows"}), "planning"),
+    ("mesh/wires/stripsums.py", None, "planning"),
+    ("mesh/wires/sumtables.py", None, "planning"),
+    ("mesh/wires/requests.py", None, "MPI"),
     ("mesh/wires/routes.py", None, "planning"),
+    ("mesh/wires/", None, "headers"),
     ("mesh/tiles.py", None, "placing"),
     ("programs/gemm.py", None, "placing"),
 )
@@ -105,9 +112,8 @@ def kind(function: ProfiledFunction) -> str | None:
     _, inside, path = file.replace("\\", "/").rpartition("/meshrt/")
     if not inside:
         return None
-    return next(
-        (kind for rule_file, names, kind in RULES if path == rule_file and (names is None or name in names)), "other"
-    )
+    places = path, f"{path.rpartition('/')[0]}/"
+    return next((kind for place, names, kind in RULES if place in places and (names is None or name in names)), "other")
 
 
 def _owners(stats: Mapping[ProfiledFunction, Any]) -> dict[ProfiledFunction, np.ndarray]:
