@@ -430,10 +430,10 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("np.ceil(rows / device.sms)", "(rows / device.sms)", "test_timing.py"),
     ],
     "meshrt/gpu/gpu.py": [
-        ("max(self.now - cost.seconds, begin)", "begin", "test_overlapped.py"),
-        ("counters.memory_traffic += cost.nbytes", "counters.memory_traffic += 1", GPU),
-        ("max(self.now, self.host_clock)\n        self.node(", "self.now\n        self.node(", GPU),
-        ("self.now += self.device.kernel_seconds + cost.seconds", "self.now += cost.seconds", GPU),
+        ("max(now - seconds, begin)", "begin", "test_overlapped.py"),
+        ("nbytes += cost.nbytes", "nbytes += 1", GPU),
+        ("now = max(now, self.host_clock)", "pass", GPU),
+        ("now += between + seconds", "now += seconds", GPU),
     ],
     "meshrt/gpu/gpus.py": [
         ('rounds = 2 if kind == "reduce_sum" else 1', "rounds = 1", GPU),

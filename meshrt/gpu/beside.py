@@ -1,7 +1,7 @@
 """Collectives beside the kernels: on a second stream of each GPU, while the first goes on.
 
 One begins when what it sends is there and the second stream is free. What it leaves is used after `finish`, which lets
-the first stream wait for it (a CUDA event). What kernels take in between is hidden (gpu.py, `node`). Kernels are not
+the first stream wait for it (a CUDA event). What kernels take in between is hidden (gpu.py). Kernels are not
 slowed down by what goes on beside them: the SMs that NCCL takes for itself are not modelled.
 """
 

@@ -26,6 +26,7 @@ from meshrt.reports.trace import Event
 _NONE: Mapping[str, int] = MappingProxyType({})
 COMPUTED = np.dtype(np.float32)  # what numbers are computed in, whatever they are counted as
 KernelBuffer = tuple[np.ndarray, Any, int]  # the dtype that it is counted in, None: the GPU's; and its bytes
+KernelTurn = tuple["Cost", str]  # what a kernel takes, and its name for a trace
 KernelCall = tuple[Callable[..., object], np.ndarray, tuple[Any, ...]]  # of a kernel
 
 
@@ -125,21 +126,23 @@ class Gpu:
         name = "" if self.trace is None else kernel.__name__.strip("_")
         if self.plan is not None:
             if self.payload:
-                self.plan.add(kernel, out, *args)
-            self.plan.add(self.node, cost, name)
+                self.plan.compute(kernel, out, *args)
+            self.plan.count(self.index, self.nodes, (cost, name))
             return out
         if self.payload:
             kernel(out, *args)
         if self.noted is not None:
-            self.noted.add(self.launched, cost, name)
-        self.launched(cost, name)
+            self.noted.count(self.index, self.launched, (cost, name))
+        self._take(((cost, name),), self.device.launch_seconds)
         return out
 
-    def launched(self, cost: Cost, name: str = "") -> None:
-        """A kernel of which the host knows."""
-        self.host_clock += self.device.launch_seconds
-        self.now = max(self.now, self.host_clock)
-        self.node(cost, name)
+    def launched(self, turns: Sequence[KernelTurn]) -> None:
+        """Kernels that the host launches one by one."""
+        self._take(turns, self.device.launch_seconds)
+
+    def nodes(self, turns: Sequence[KernelTurn]) -> None:
+        """Kernels of a graph that was launched."""
+        self._take(turns, None)
 
     @contextmanager
     def fused(self, cost: Cost) -> Iterator[None]:
@@ -151,21 +154,30 @@ class Gpu:
             self.fusing = None
         self.launch(_in_turn, calls[-1][1], calls, cost=cost)
 
-    def node(self, cost: Cost, name: str = "") -> None:
-        """A kernel whose turn it is: one that was just launched, or one of a graph that was. `name`: for a trace."""
-        counters = self.counters
-        counters.launches += 1
-        counters.flops += cost.flops
-        counters.memory_traffic += cost.nbytes
-        counters.compute_seconds += cost.seconds
-        self.now += self.device.kernel_seconds + cost.seconds
-        for begin, end in self.under_way:
-            counters.hidden_seconds += max(min(self.now, end) - max(self.now - cost.seconds, begin), 0.0)
-        if self.trace is not None:
-            self.trace.append(Event("kernels", name, self.now - cost.seconds, self.now))
-        if cost.tally:
-            for name, count in cost.tally.items():
-                self.count(name, count)
+    def _take(self, turns: Sequence[KernelTurn], launch: float | None) -> None:
+        """The time of kernels, in turn, and what they count. `launch`: seconds of the host for each, None: none."""
+        counters, between, now = self.counters, self.device.kernel_seconds, self.now
+        flops, nbytes, computing = counters.flops, counters.memory_traffic, counters.compute_seconds
+        for cost, name in turns:
+            if launch is not None:
+                self.host_clock += launch
+                now = max(now, self.host_clock)
+            seconds = cost.seconds
+            flops += cost.flops
+            nbytes += cost.nbytes
+            computing += seconds
+            now += between + seconds
+            if self.under_way:
+                for begin, end in self.under_way:
+                    counters.hidden_seconds += max(min(now, end) - max(now - seconds, begin), 0.0)
+            if self.trace is not None:
+                self.trace.append(Event("kernels", name, now - seconds, now))
+            if cost.tally is not _NONE:
+                for tally, count in cost.tally.items():
+                    self.count(tally, count)
+        counters.launches += len(turns)
+        counters.flops, counters.memory_traffic, counters.compute_seconds = flops, nbytes, computing
+        self.now = now
 
     def synchronize(self) -> None:
         """The host waits until the device is done."""

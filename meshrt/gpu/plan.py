@@ -1,9 +1,12 @@
 """What CUDA Graphs are on a GPU: operations recorded once, with their buffers, and replayed without any planning."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from meshrt.gpu.gpu import KernelTurn
 
 
 class StaticPlan:
@@ -15,9 +18,24 @@ class StaticPlan:
         self.taken: dict[int, int] = {}  # bytes of buffers, by GPU
         self.closing: list[Callable[[], object]] = []  # to be called when the plan is given up
         self._free: dict[tuple[Any, ...], list[np.ndarray]] = {}
+        self._turns: dict[int, list[KernelTurn]] = {}  # to which more may come, by GPU
 
     def add(self, function: Callable[..., object], *args: Any) -> None:
+        """Something that may look at clocks and counters of GPUs, or change them."""
+        self._turns.clear()
+        self.compute(function, *args)
+
+    def compute(self, function: Callable[..., object], *args: Any) -> None:
+        """What a kernel does to arrays."""
         self.calls.append((function, args))
+
+    def count(self, gpu: int, function: Callable[["list[KernelTurn]"], object], turn: "KernelTurn") -> None:
+        """What a kernel of a GPU takes and counts: until something is added, one call of `function` for all of them."""
+        turns = self._turns.get(gpu)
+        if turns is None:
+            turns = self._turns[gpu] = []
+            self.compute(function, turns)
+        turns.append(turn)
 
     def replay(self) -> None:
         """Do it again. What has changed in the arrays since is what it works on."""
