@@ -34,17 +34,19 @@ class GemmSize:
         return ITEM * self.tile**2
 
 
+# Of so many steps that most take longer than to start, and three of a few, for what cores take before the first.
 FITTED = (
-    GemmSize(8, 2, 5000, 1), GemmSize(8, 16, 20000, 1), GemmSize(8, 2, 5000, 2), GemmSize(8, 8, 5000, 4),
-    GemmSize(8, 16, 2000, 8), GemmSize(32, 8, 3000, 1), GemmSize(32, 2, 4000, 2), GemmSize(32, 32, 1000, 2),
-    GemmSize(32, 2, 2000, 4), GemmSize(32, 16, 1000, 8), GemmSize(128, 2, 500, 1), GemmSize(128, 16, 200, 1),
-    GemmSize(128, 8, 400, 2), GemmSize(128, 2, 500, 4), GemmSize(128, 8, 200, 8), GemmSize(360, 3, 100, 1),
-    GemmSize(360, 2, 3, 2), GemmSize(360, 8, 30, 2), GemmSize(360, 3, 60, 4), GemmSize(600, 2, 2, 1),
+    GemmSize(8, 2, 20000, 1), GemmSize(8, 16, 40000, 1), GemmSize(8, 2, 10000, 2), GemmSize(8, 8, 10000, 4),
+    GemmSize(8, 16, 5000, 8), GemmSize(32, 8, 10000, 1), GemmSize(32, 2, 10000, 2), GemmSize(32, 32, 2000, 2),
+    GemmSize(32, 2, 5000, 4), GemmSize(32, 16, 3000, 8), GemmSize(128, 2, 3000, 1), GemmSize(128, 16, 600, 1),
+    GemmSize(128, 8, 1500, 2), GemmSize(128, 2, 2000, 4), GemmSize(128, 8, 800, 8), GemmSize(360, 3, 500, 1),
+    GemmSize(360, 2, 3, 2), GemmSize(360, 8, 100, 2), GemmSize(360, 3, 400, 4), GemmSize(600, 2, 2, 1),
+    GemmSize(600, 2, 150, 2), GemmSize(660, 2, 2, 2),
 )  # fmt: skip
 HELD = (
-    GemmSize(16, 4, 5000, 1), GemmSize(16, 8, 4000, 4), GemmSize(64, 3, 1000, 2), GemmSize(64, 16, 500, 4),
-    GemmSize(64, 4, 800, 8), GemmSize(240, 4, 100, 1), GemmSize(240, 3, 100, 8), GemmSize(512, 3, 40, 2),
-    GemmSize(720, 3, 24, 4),
+    GemmSize(16, 4, 15000, 1), GemmSize(16, 8, 8000, 4), GemmSize(64, 3, 4000, 2), GemmSize(64, 16, 1000, 4),
+    GemmSize(64, 4, 3000, 8), GemmSize(240, 4, 600, 1), GemmSize(240, 3, 600, 8), GemmSize(512, 3, 200, 2),
+    GemmSize(720, 3, 100, 4),
 )  # fmt: skip
 
 
