@@ -17,7 +17,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.gpu.device import GpuDevice
 from meshrt.gpu.memory import Budget
-from meshrt.gpu.plan import StaticPlan
+from meshrt.gpu.plan import KernelTurn, StaticPlan
 from meshrt.gpu.timing import ProductShape, RowKernel, plain_seconds, products_seconds, rows_seconds
 from meshrt.groups.group import hollow
 from meshrt.records import dataclass
@@ -26,7 +26,6 @@ from meshrt.reports.trace import Event
 _NONE: Mapping[str, int] = MappingProxyType({})
 COMPUTED = np.dtype(np.float32)  # what numbers are computed in, whatever they are counted as
 KernelBuffer = tuple[np.ndarray, Any, int]  # the dtype that it is counted in, None: the GPU's; and its bytes
-KernelTurn = tuple["Cost", str]  # what a kernel takes, and its name for a trace
 KernelCall = tuple[Callable[..., object], np.ndarray, tuple[Any, ...]]  # of a kernel
 
 

@@ -1,12 +1,11 @@
 """What CUDA Graphs are on a GPU: operations recorded once, with their buffers, and replayed without any planning."""
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from meshrt.gpu.gpu import KernelTurn
+KernelTurn = tuple[Any, str]  # the Cost of a kernel (gpu.py), and its name for a trace
 
 
 class StaticPlan:
@@ -29,7 +28,7 @@ class StaticPlan:
         """What a kernel does to arrays."""
         self.calls.append((function, args))
 
-    def count(self, gpu: int, function: Callable[["list[KernelTurn]"], object], turn: "KernelTurn") -> None:
+    def count(self, gpu: int, function: Callable[[list[KernelTurn]], object], turn: KernelTurn) -> None:
         """What a kernel of a GPU takes and counts: until something is added, one call of `function` for all of them."""
         turns = self._turns.get(gpu)
         if turns is None:

@@ -58,6 +58,7 @@ def sums(block: Block, seed: int) -> tuple[list[bytes], dict[str, Any], int]:
 
 @compiled
 @pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("strip", [1, 2, 100])
 @pytest.mark.parametrize("device", DEVICES)
 def test_strips_leave_clocks_and_links_as_numpy_does(
