@@ -87,6 +87,8 @@ COMMANDS = {
 }
 
 
+COMPLETE = "_MESHRT_COMPLETE"  # where it is set, a shell asks how a line may go on
+
 # Commands that the ranks of a job do together. What one process does, rank 0 of a job does for all.
 TOGETHER = frozenset({"bench", "chat", "csl", "plmr", "reproduce", "run", "sweep", "tune", "validate"})
 
@@ -182,7 +184,7 @@ def main() -> None:
     if launched_rank():
         click.Context.formatter_class = Unheard
     try:
-        code = cli(standalone_mode=False)
+        code = cli(standalone_mode=False, complete_var=COMPLETE)
         sys.exit(code or 0)
     except NO_ARGUMENTS as error:
         if launched_rank() == 0:
@@ -197,6 +199,8 @@ def main() -> None:
     except click.exceptions.Abort:
         sys.exit(causes.INTERRUPTED)
     except Exception as error:
+        if COMPLETE in os.environ:  # a shell asks how a line goes on, and shows an error in the midst of it
+            sys.exit(1)
         sys.exit(failure.report_alone(error))
 
 

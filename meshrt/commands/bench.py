@@ -9,7 +9,6 @@ import click
 
 from meshrt.commands import shared
 from meshrt.commands.figures import FIGURES
-from meshrt.errors import nearest
 from meshrt.mesh.devicefile import find_device
 from meshrt.ranks import failure
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 
-class Bench(click.Group):
+class Bench(shared.Group):
     """`bench gemm` and the like: their options are those of the program, read off its signature when asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -32,11 +31,7 @@ class Bench(click.Group):
             return _serving()
         if cmd_name in COMPARISONS:
             return _comparison(cmd_name)
-        subcommand = super().get_command(ctx, cmd_name)
-        if subcommand is None:
-            names = self.list_commands(ctx)
-            raise click.UsageError(f"no {cmd_name!r}: {nearest(cmd_name, names, f'there are {names}')}", ctx)
-        return subcommand
+        return super().get_command(ctx, cmd_name)
 
 
 @click.group("bench", cls=Bench)

@@ -21,7 +21,7 @@ def command(shell: str | None, install: bool) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from meshrt.cli import cli
+    from meshrt.cli import COMPLETE, cli
     from meshrt.errors import UsageError
     from meshrt.ranks.files import write_file
 
@@ -29,7 +29,7 @@ def command(shell: str | None, install: bool) -> None:
     kind = get_completion_class(name) if name in SHELLS else None
     if kind is None:
         raise UsageError(f"the shell {name!r} is not known: meshrt completion {'|'.join(SHELLS)}")
-    text = kind(cli, {}, "meshrt", "_MESHRT_COMPLETE").source()
+    text = kind(cli, {}, "meshrt", COMPLETE).source()
     if not install:
         click.echo(text)
         return

@@ -79,13 +79,13 @@ def workloads(
 @click.command("clock")
 @click.option(
     "--cores",
-    type=shared.WholeNumber(),
+    type=shared.WholeRange(2),
     multiple=True,
     help="Lengths of lines, instead of 8 to 512; may be given again.",
 )
 @click.option(
     "--words",
-    type=shared.WholeNumber(),
+    type=shared.WholeRange(1),
     multiple=True,
     help="Sizes of tiles, instead of 1 to 4096; may be given again.",
 )

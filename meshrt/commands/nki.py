@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import click
 
+from meshrt.commands import shared
 from meshrt.ranks import failure
 
 
-@click.group("nki", subcommand_metavar="COMMAND [OPTIONS]")
+@click.group("nki", cls=shared.Group, subcommand_metavar="COMMAND [OPTIONS]")
 def command() -> None:
     """Kernels written for AWS's NKI, as they are."""
 

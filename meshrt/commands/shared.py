@@ -94,6 +94,18 @@ class NameOrFile(Name):
         return super().convert(value, param, ctx)
 
 
+class Group(click.Group):
+    """Says of a command that it does not have which one is meant, or which there are."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        subcommand = super().get_command(ctx, cmd_name)
+        if subcommand is None:
+            names = self.list_commands(ctx)
+            hint = nearest(cmd_name, names, f"there are {', '.join(names)}")
+            raise click.UsageError(f"no command {cmd_name!r}: {hint}", ctx)
+        return subcommand
+
+
 class Sectioned(click.Command):
     """A command whose help has its options in groups. `own`: those of its program."""
 

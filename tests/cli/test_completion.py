@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.shell_completion import ShellComplete
 
-from meshrt.cli import cli
+from meshrt.cli import COMPLETE, cli
 
 Run = Callable[..., Any]
 PLACES = {
@@ -39,6 +39,16 @@ def offered(args: list[str], incomplete: str) -> list[str]:
 )
 def test_what_is_offered(args: list[str], incomplete: str, offers: list[str]) -> None:
     assert offered(args, incomplete) == offers
+
+
+@pytest.mark.parametrize(
+    "line", ["rnu 1", "run no_model 1", "bench no_work 1", "fit no_model 1", "run gemm --algorithm 1"]
+)
+def test_of_a_line_that_is_wrong_nothing_is_said(line: str, run_meshrt: Run) -> None:
+    """A shell would show it in the midst of what is typed."""
+    env = {COMPLETE: "bash_complete", "COMP_WORDS": f"meshrt {line}", "COMP_CWORD": str(len(line.split()))}
+    code, out, err, _ = run_meshrt(env=env)
+    assert (out.strip(), err) == ("", "") and code in (0, 1)
 
 
 @pytest.mark.parametrize("shell", sorted(PLACES))

@@ -46,6 +46,13 @@ def test_what_was_meant_is_named(line: str, run_meshrt: Callable[..., Finished])
     assert MEANT[line].casefold() in err.casefold().partition("did you mean")[2], err
 
 
+@pytest.mark.parametrize("group", ["", "bench", "csl", "nki", "reproduce", "submit"])
+def test_where_none_is_meant_all_are_named(group: str, run_meshrt: Callable[..., Finished]) -> None:
+    code, out, err, _ = run_meshrt(*group.split(), "zzzz")
+    assert (code, out) == (2, "")
+    assert err.startswith("meshrt: error: no command 'zzzz': there are ") and err.count("\n") == 1 and "[" not in err
+
+
 def test_where_options_stand(run_meshrt: Callable[..., Finished]) -> None:
     code, out, err, _ = run_meshrt("run", "--mesh", "4x4", "gemm")
     assert (code, out) == (2, "") and "--mesh stands behind the program: meshrt run PROGRAM --mesh ..." in err

@@ -405,7 +405,7 @@ def test_the_command_gives_published_and_emulated_as_json(
     "arguments, message",
     [
         (("neuronmm", "2"), f"no table or figure '2'; there are {', '.join(NAMES)}"),
-        (("tpu",), "No such command 'tpu'"),
+        (("tpu",), "no command 'tpu': there are arm, "),
         (("neuronmm", "--device", "wse2"), "'wse2' is not one of 'trn1', 'trn2'"),
         (("neuronmm", "6", "--csv", "/dev/null/x"), "--csv /dev/null/x cannot be made a folder"),
     ],
