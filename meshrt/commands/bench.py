@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 
-class Bench(shared.Group):
+class Bench(shared.CommandGroup):
     """`bench gemm` and the like: their options are those of the program, read off its signature when asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 
-@click.group("csl", cls=shared.Group)
+@click.group("csl", cls=shared.CommandGroup)
 def command() -> None:
     """Programs in CSL, as they are: a subset, not made or endorsed by Cerebras (docs/csl.md)."""
 

@@ -11,7 +11,7 @@ from meshrt.commands import shared
 from meshrt.ranks import failure
 
 
-@click.group("nki", cls=shared.Group, subcommand_metavar="COMMAND [OPTIONS]")
+@click.group("nki", cls=shared.CommandGroup, subcommand_metavar="COMMAND [OPTIONS]")
 def command() -> None:
     """Kernels written for AWS's NKI, as they are."""
 

@@ -30,7 +30,7 @@ cache = click.option(
 )
 
 
-@click.group("reproduce", cls=shared.Group, subcommand_metavar="PAPER [TABLE]... [OPTIONS]")
+@click.group("reproduce", cls=shared.CommandGroup, subcommand_metavar="PAPER [TABLE]... [OPTIONS]")
 def command() -> None:
     """Run what a paper's tables and figures describe, and print published, emulated and their ratio."""
 

@@ -94,7 +94,7 @@ class NameOrFile(Name):
         return super().convert(value, param, ctx)
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Says of a command that it does not have which one is meant, or which there are."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from meshrt.commands.shared import Group, WholeRange, known_command, refuse_ranks, together
+from meshrt.commands.shared import CommandGroup, WholeRange, known_command, refuse_ranks, together
 
 if TYPE_CHECKING:
     from meshrt.launch.batch import BatchJob
@@ -48,7 +48,7 @@ queue = together(
 )
 
 
-@click.group("submit", cls=Group, epilog=EXAMPLES)
+@click.group("submit", cls=CommandGroup, epilog=EXAMPLES)
 def command() -> None:
     """Write a batch job that runs meshrt on a cluster, and hand it in: meshrt submit slurm -n 64 -- run llama-tiny."""
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from meshrt.errors import UsageError
 from meshrt.mesh.block import Block, make_block
 from meshrt.mesh.collectives.allreduce import ktree, pipeline
 from meshrt.mesh.collectives.trees import Tree, reduce
@@ -125,7 +126,11 @@ class PatternPoint:
 def measure(
     lengths: Sequence[int] = LENGTHS, words: Sequence[int] = WORDS, console: Console | None = None
 ) -> list[PatternPoint]:
-    """All patterns on lines of those lengths, tiles of those sizes, on wse2; stars on short lines only."""
+    """All patterns on lines of those lengths, tiles of those sizes, on wse2; stars on short lines only. UsageError."""
+    if min(lengths) < 2 or min(words) < 1:
+        raise UsageError(
+            f"lines of {min(lengths)} cores, tiles of {min(words)} words: give 2 cores or more, and 1 word or more"
+        )
     machine = replace(WSE2, width=None, route_entries=None, core_memory=None)  # of a line that long, a star's colours
     console = console or Console()
     points = []

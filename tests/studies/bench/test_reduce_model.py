@@ -105,5 +105,5 @@ def test_the_command_prints_and_writes_them(run_meshrt: Callable[..., Any], tmp_
     code, out, err, _ = run_meshrt("bench", "clock", "--cores", "8", "--words", "4", ranks=2)
     assert (code, out) == (2, "") and err.startswith("meshrt: error: 2 ranks: ") and err.count("\n") == 1
     code, _, err, _ = run_meshrt("bench", "clock", "--words", "0")
-    assert code == 2 and "1 word or more" in err
+    assert code == 2 and "'--words': 0 is not in the range x>=1" in err
     assert reduce_model.as_json([]) == {"schema": 1, "device": "wse2", "points": []}
