@@ -163,15 +163,16 @@ def split(device: str, m: int, k: int, n: int, form: str, json_path: str | None)
 
 @click.command("floor", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--ranks", type=shared.WholeRange(2), default=64, show_default=True, help="How many ranks.")
+@click.option("--times", type=shared.WholeRange(1), default=1, show_default=True, help="Turns of both; medians count.")
 @shared.together(shared.form(), shared.json_to("the figures"))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True)
-def floor(ranks: int, form: str, json_path: str | None, arguments: tuple[str, ...]) -> None:
+def floor(ranks: int, times: int, form: str, json_path: str | None, arguments: tuple[str, ...]) -> None:
     """A run's time over that of its messages in bare mpi4py: bench floor run llama-tiny."""
     from meshrt.launch.bench import bare, timed
     from meshrt.studies.bench import floor as study
 
     def measure() -> tuple[Any, Callable[[], None]]:
-        figures = study.measure(timed, bare, ranks, arguments)
+        figures = study.measure(timed, bare, ranks, arguments, times)
         return study.as_json(figures), lambda: study.print_floor(figures, form)
 
     _alone(measure, json_path)

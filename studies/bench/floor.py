@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -14,7 +15,7 @@ from meshrt.studies.grid import Cell, Grid, put
 
 @dataclass(frozen=True)
 class Floor:
-    """Seconds of whole jobs, and without their start and end; `messages` from rank to rank.
+    """Seconds of whole jobs, and without their start and end, medians of some turns; `messages` from rank to rank.
 
     By the clock, and of all processes' processor time, which holds on a machine that others use.
     """
@@ -29,6 +30,7 @@ class Floor:
     bare_seconds: float
     job_cpu_seconds: float
     bare_job_cpu_seconds: float
+    turns: int = 1
 
     @property
     def ratio(self) -> float:
@@ -36,22 +38,29 @@ class Floor:
 
 
 def measure(
-    timed: Timed, bare: Callable[[int, str], tuple[float, float]], ranks: int, arguments: tuple[str, ...]
-) -> Floor:
+    timed: Timed, bare: Callable[[int, str], tuple[float, float]], ranks: int, arguments: tuple[str, ...],
+    times: int = 1,
+) -> Floor:  # fmt: skip
     """`bare(ranks, folder)` gives the seconds of bare.py on a folder, by the clock and of processors.
 
-    The run is timed as it is, and recorded in another.
+    The run is recorded, then both are timed, as they are and in turn, so many times.
     """
-    seconds, spent, report = timed(ranks, arguments)
     with TemporaryDirectory() as folder:
         timed(ranks, ("bench", "messages", "--to", folder, *arguments))
         messages, nbytes = _sent(Path(folder), ranks)
-        bare_job, bare_spent = bare(ranks, folder)
-        bare_seconds = float(Path(folder, "seconds").read_text())
-    run_seconds = report["host"]["wall_seconds"]
-    return Floor(
-        ranks, arguments, messages, nbytes, seconds, bare_job, run_seconds, bare_seconds, spent, bare_spent
-    )  # fmt: skip
+        turns = [_turn(timed, bare, ranks, arguments, folder) for _ in range(times)]
+    job, bare_job, run, bare_run, spent, bare_spent = (median(figures) for figures in zip(*turns, strict=True))
+    return Floor(ranks, arguments, messages, nbytes, job, bare_job, run, bare_run, spent, bare_spent, times)
+
+
+def _turn(
+    timed: Timed, bare: Callable[[int, str], tuple[float, float]], ranks: int, arguments: tuple[str, ...], folder: str
+) -> tuple[float, ...]:
+    """Seconds of both, as `Floor` has them."""
+    seconds, spent, report = timed(ranks, arguments)
+    bare_job, bare_spent = bare(ranks, folder)
+    bare_seconds = float(Path(folder, "seconds").read_text())
+    return seconds, bare_job, report["host"]["wall_seconds"], bare_seconds, spent, bare_spent
 
 
 def _sent(folder: Path, ranks: int) -> tuple[int, int]:
@@ -81,4 +90,5 @@ def print_floor(floor: Floor, form: str = "table") -> None:
         )
     ]
     caption = f"{' '.join(floor.arguments)}: {floor.ranks} ranks, {floor.messages:,} messages, {floor.bytes:,} bytes"
+    caption += f"; medians of {floor.turns} turns" * (floor.turns > 1)
     put([caption, Grid(("", "seconds", "bare mpi4py", "ratio"), rows)], form)

@@ -74,6 +74,27 @@ def test_the_messages_of_a_run_are_recorded_and_sent_again(
     assert floor.as_json(figures)["ratio"] == figures.job_seconds / figures.bare_job_seconds
 
 
+def test_of_several_turns_the_medians_count(tmp_path: Path) -> None:
+    clock = iter([9.0, 5.0, 2.0, 8.0])  # the recorded run, and three turns
+
+    def timed(_: int, arguments: tuple[str, ...]) -> Timing:
+        if "--to" in arguments:
+            Path(arguments[3], "0").write_bytes(b"")
+        seconds = next(clock)
+        return Timing(seconds, 2 * seconds, {"host": {"wall_seconds": seconds / 2}})
+
+    def alone(_: int, folder: str) -> tuple[float, float]:
+        took = next(bare_clock)
+        Path(folder, "seconds").write_text(str(took / 4))
+        return took, 3 * took
+
+    bare_clock = iter([1.0, 3.0, 2.0])
+    figures = floor.measure(timed, alone, 1, RUN, 3)
+    assert (figures.job_seconds, figures.job_cpu_seconds, figures.run_seconds) == (5.0, 10.0, 2.5)
+    assert (figures.bare_job_seconds, figures.bare_job_cpu_seconds, figures.bare_seconds) == (2.0, 6.0, 0.5)
+    assert (figures.turns, floor.as_json(figures)["turns"], floor.as_json(figures)["ratio"]) == (3, 3, 2.5)
+
+
 def test_a_floor_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     floor.print_floor(floor.Floor(64, ("run", "shift"), 1200, 65536, 3.0, 2.0, 1.0, 0.25, 5.0, 4.0))
     first, head, whole, inside, processors = capsys.readouterr().out.splitlines()
