@@ -202,7 +202,10 @@ def _alone(measure: Callable[[], tuple[Any, Callable[[], None]]], json_path: str
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True)
 @click.pass_context
 def profile(context: click.Context, form: str, to: str | None, arguments: tuple[str, ...]) -> None:
-    """Where the host's time goes: bench profile run gemm --mesh 64x64. Of rank 0, if there are several."""
+    """Where the host's time goes: bench profile run gemm --mesh 64x64. Of rank 0, if there are several.
+
+    The kinds are those of a run on the mesh: on other machines nearly all is `other`, their products too.
+    """
     from meshrt.ranks.launcher import launched_rank
     from meshrt.reports import report
     from meshrt.studies.bench import hosttime

@@ -73,14 +73,12 @@ def bring_back(gpus: Gpus, model: ShardedModel, cache: PagedCache, number: int, 
 
 
 def _each(gpu: Gpu, model: ShardedModel, cache: PagedCache, pools: Pools, tokens: int) -> list[tuple[np.ndarray, Cost]]:
-    """The pools of a GPU, and what it costs to copy so many tokens of each, in whole blocks. The last layer's stand for
-    those that do not run."""
-    layers, slots = len(model.family.layers), cache.pages.needed(tokens) * cache.pages.size
-    copies = []
-    for layer, pair in enumerate(zip(pools.keys, pools.values, strict=True)):
-        times = 1 + layers - len(pools.keys) if layer == len(pools.keys) - 1 else 1
-        for pool in pair:
-            nbytes = times * slots * gpu.size(pool[0])
+    """The pools of a GPU, and what it costs to copy so many tokens of each, in whole blocks, a launch for each.
+    The last layer's stand for those of layers that do not run."""
+    slots, copies = cache.pages.needed(tokens) * cache.pages.size, []
+    for layer in range(len(model.family.layers)):
+        for pool in (of_layers[min(layer, len(of_layers) - 1)] for of_layers in (pools.keys, pools.values)):
+            nbytes = slots * gpu.size(pool[0])
             seconds = nbytes / gpu.device.pcie_bytes_per_second
             copies.append((pool, gpu.cost(0, nbytes, {"swapped_bytes": nbytes}, seconds)))
     return copies

@@ -112,6 +112,8 @@ def kind(function: ProfiledFunction) -> str | None:
     _, inside, path = file.replace("\\", "/").rpartition("/meshrt/")
     if not inside:
         return None
+    if name == "<module>":  # an import, whatever the file is for
+        return "other"
     places = path, f"{path.rpartition('/')[0]}/"
     return next((kind for place, names, kind in RULES if place in places and (names is None or name in names)), "other")
 

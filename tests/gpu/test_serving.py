@@ -99,6 +99,26 @@ def test_who_finds_no_room_in_the_hosts_memory_is_computed_anew(comm: Any, paylo
         assert none[name] == anew[name]
 
 
+@pytest.mark.parametrize(("tp", "layers"), [(1, 1), (2, 2)])
+def test_layers_that_do_not_run_are_swapped_launch_by_launch(tp: int, layers: int) -> None:
+    """The last that ran had all of their bytes in its own two launches."""
+
+    def run(layers_run: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        report = run_gpus(
+            new_gpus(tp, payload=False), "llama-tiny", "serve", requests=6, kv_blocks=12, preemption="swap",
+            block_size=8, layers_run=layers_run,
+        )  # fmt: skip
+        swap = next(phase for phase in report["phases"] if phase["name"] == "swap")
+        return swap, report["result"]["host_memory"]
+
+    (every, room), (sampled, same) = run(4), run(layers)
+    assert room == same and room["max"] > 0
+    for name in ("launches", "memory_traffic", "swapped_bytes"):
+        assert sampled[name] == every[name] and every[name]
+    for name in ("compute_seconds", "critical_path"):
+        assert sampled[name] == pytest.approx(every[name], rel=1e-9)
+
+
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize(("scheme", "kv"), [*WAYS, ("overlapped", "dense")])

@@ -182,6 +182,7 @@ def test_the_time_of_others_code_counts_for_its_callers():
         ("mesh/wires/sends.py", "send", "headers"),
         ("mesh/wires/sends.py", "rows_of", "planning"),
         ("mesh/wires/routes.py", "any", "planning"),
+        ("mesh/wires/routes.py", "<module>", "other"),
     ],
 )
 def test_functions_count_for_what_they_are_for(file: str, name: str, kind: str):
