@@ -93,6 +93,18 @@ COMPLETE = "_MESHRT_COMPLETE"  # where it is set, a shell asks how a line may go
 TOGETHER = frozenset({"bench", "chat", "csl", "plmr", "reproduce", "run", "sweep", "tune", "validate"})
 
 
+def _meant(name: str) -> str:
+    """What helps who gave that name in place of a command."""
+    from meshrt.models.catalogue import packaged  # for those who mistype
+    from meshrt.program import packaged_programs
+
+    if name == "help":
+        return "meshrt --help"
+    if name.endswith(".py") or name in packaged_programs() or name in packaged():
+        return f"did you mean `meshrt run {name}`?"
+    return nearest(name, COMMANDS, f"there are {', '.join(COMMANDS)}")
+
+
 class Commands(click.Group):
     """Imports a command's module when the command is asked for: a rank pays for none but its own."""
 
@@ -101,9 +113,7 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
-            all_of_them = f"there are {', '.join(COMMANDS)}"
-            hint = "meshrt --help" if cmd_name == "help" else nearest(cmd_name, COMMANDS, all_of_them)
-            raise click.UsageError(f"no command {cmd_name!r}: {hint}", ctx)
+            raise click.UsageError(f"no command {cmd_name!r}: {_meant(cmd_name)}", ctx)
         if launched_rank() and cmd_name not in TOGETHER:
             ctx.exit()
         command: click.Command = import_module(f"meshrt.commands.{COMMANDS[cmd_name]}").command
