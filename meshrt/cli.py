@@ -95,12 +95,11 @@ TOGETHER = frozenset({"bench", "chat", "csl", "plmr", "reproduce", "run", "sweep
 
 def _meant(name: str) -> str:
     """What helps who gave that name in place of a command."""
-    from meshrt.models.catalogue import packaged  # for those who mistype
-    from meshrt.program import packaged_programs
+    from meshrt.program import is_runnable  # for those who mistype
 
     if name == "help":
         return "meshrt --help"
-    if name.endswith(".py") or name in packaged_programs() or name in packaged():
+    if is_runnable(name):
         return f"did you mean `meshrt run {name}`?"
     return nearest(name, COMMANDS, f"there are {', '.join(COMMANDS)}")
 

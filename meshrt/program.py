@@ -116,6 +116,12 @@ def _load(name: str) -> Program:
     return _describe(name, importlib.import_module(f"meshrt.programs.{name}"))
 
 
+def is_runnable(name: str) -> bool:
+    """Is it the name of a packaged program or model, or a file's that may be a program?"""
+    catalogue = importlib.import_module("meshrt.models.catalogue")
+    return name.endswith(".py") or name in packaged_programs() or catalogue.is_packaged(name)
+
+
 def packaged_programs() -> list[str]:
     """The names of the programs that come with meshrt: the files of meshrt/programs."""
     return sorted(path.stem for path in _folder().glob("*.py") if path.stem != "__init__" and _has_run(path))
