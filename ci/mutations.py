@@ -458,11 +458,11 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("-(-own[1] // group)", "own[1] // group", CODES),
         ("row * width + own[0], row", "row * width, row", CODES),
     ],
-    "programs/gpu/dispatch.py": [
+    "programs/gpu/experts/dispatch.py": [
         ("(len(order) - len(rows[gpu.index]))", "len(order)", EXPERTS),
         ("y[indices] += back[begin", "y[indices] = back[begin", EXPERTS),
     ],
-    "programs/gpu/experts.py": [
+    "programs/gpu/experts/products.py": [
         ("dropped += max(0, len(rows) - limit)", "dropped += len(rows)", EXPERTS),
         ('order = np.argsort(flat, kind="stable")', "order = np.argsort(flat)[::-1]", EXPERTS),
         ("shares[rows, choices, None] * out", "out", EXPERTS),
@@ -471,7 +471,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("np.matmul(wide, counted, out)", "np.add.reduce(wide, axis=-1, out=out)", EXPERTS),
         ("np.maximum(x, -most, out=x)", "pass", EXPERTS),
     ],
-    "programs/gpu/mixing.py": [
+    "programs/gpu/experts/mixing.py": [
         ("if held[gpu] < room", "if True", EXPERTS),
     ],
     "programs/gpu/pipeline.py": [
@@ -557,22 +557,22 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("self.used -= self.sizes.pop(name)", "self.sizes.pop(name)", DRAM),
         ("if self.used + nbytes > ", "if self.used + nbytes >= ", DRAM),
     ],
-    "meshrt/csl/trains.py": [
+    "meshrt/csl/machine/trains.py": [
         ("            break\n", "            continue\n", TRAINS),
         ("sum(len(train.data) - train.at for train in trains)", "sum(len(train.data) for train in trains)", TRAINS),
         ("train.gap * (train.at + taken - 1)", "train.gap * (train.at + taken)", TRAINS),
         ("    if train.at == len(train.data):\n            trains.popleft()\n", "    trains.popleft()\n", TRAINS),
         ("trains[at - 1].head > train.head and", "False and", TRAINS),
     ],
-    "meshrt/csl/router.py": [
+    "meshrt/csl/machine/router.py": [
         ("self.at = 0 if self.ring else self.at - 1", "self.at = self.at - 1", "test_csl_switches.py"),
     ],
-    "meshrt/csl/filters.py": [
+    "meshrt/csl/machine/filters.py": [
         ("raw >> 16 <= self.most", "raw >> 16 < self.most", "test_csl_switches.py"),
         ("number >= self.limit", "number > self.limit", "test_csl_switches.py"),
     ],
-    "meshrt/csl/vectors.py": [("stride <= reach", "stride < reach", "test_csl_language.py")],
-    "meshrt/csl/wafer.py": [
+    "meshrt/csl/machine/vectors.py": [("stride <= reach", "stride < reach", "test_csl_language.py")],
+    "meshrt/csl/machine/wafer.py": [
         ("self.counters.wavelets += count", "self.counters.wavelets += 1", CSL),
         ("Train(head + COSTS.ramp + hops * COSTS.hop, gap,", "Train(head + COSTS.ramp, gap,", CSL),
         ("core.sent[color] = head + gap * count", "core.sent[color] = head", CSL),

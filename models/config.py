@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from meshrt.models.errors import ModelError
-from meshrt.models.files import find_file, read_object
+from meshrt.models.folders.files import find_file, read_object
 from meshrt.models.keys import MAX_SIZE, Keys
 from meshrt.models.kinds import ACTIVATIONS, KINDS, ModelKind
 from meshrt.models.matrix import Activation, Dense, Layer, Matrix, Mlp, Norm, form_of, read_ranks

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshrt.models.checkpoint import open_checkpoint
 from meshrt.models.errors import ModelError
-from meshrt.models.files import find_file, read_object
+from meshrt.models.folders.checkpoint import open_checkpoint
+from meshrt.models.folders.files import find_file, read_object
 from meshrt.models.keys import Keys
 from meshrt.records import dataclass
 

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from meshrt.models.checkpoint import open_checkpoint
 from meshrt.models.config import Config
 from meshrt.models.eightbits import MOST, block_sums, check_sums, quantize_rows
+from meshrt.models.folders.checkpoint import open_checkpoint
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.codes import Codes
 from meshrt.models.quantize.folder import read_parts

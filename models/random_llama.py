@@ -15,8 +15,8 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 
-from meshrt.models.checkpoint import SINGLE, expected_shapes
 from meshrt.models.config import Config
+from meshrt.models.folders.checkpoint import SINGLE, expected_shapes
 
 PIECE = 1 << 22  # numbers that are drawn at a time
 

@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from meshrt.models.checkpoint import Checkpoint, check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
 from meshrt.models.experts import route
 from meshrt.models.family import Family, family_of
+from meshrt.models.folders.checkpoint import Checkpoint, check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.matrix import Activation, Experts, Layer, Matrix, Mlp, Norm
 from meshrt.models.quantize.folder import read_dense
 from meshrt.models.rope import cos_sin

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
-from meshrt.models.files import MARK, MAX_TEXT_BYTES, read_text
+from meshrt.models.folders.files import MARK, MAX_TEXT_BYTES, read_text
 from meshrt.models.stories import HELD_OUT_SEED, stories
 from meshrt.models.tokenizer import encode
 from meshrt.records import dataclass

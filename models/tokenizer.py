@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshrt.models.errors import ModelError
-from meshrt.models.files import MAX_TEXT_BYTES, find_file, read_text
+from meshrt.models.folders.files import MAX_TEXT_BYTES, find_file, read_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Annotated
 
 from meshrt.errors import UsageError
+from meshrt.models.compress.ranks import aligned_ranks
 from meshrt.models.config import Config
-from meshrt.models.ranks import aligned_ranks
 from meshrt.options import AtLeast, Below
 from meshrt.records import dataclass
 

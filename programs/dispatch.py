@@ -11,7 +11,7 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.options import AtLeast
-from meshrt.programs.mesh.dispatch import PieceMoves, carry
+from meshrt.programs.mesh.experts.dispatch import PieceMoves, carry
 from meshrt.programs.routing import FORMS, make_routing
 
 MESH = (16, 16)

@@ -10,8 +10,8 @@ from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.allreduce import allreduce, ktree
 from meshrt.options import FILE, HOST, WRITTEN, AtLeast
 from meshrt.programs.feeding import check_outputs, feeds_of, graph_of, told
-from meshrt.programs.mesh.operators import run_operators
-from meshrt.programs.mesh.values import Axis, MeshMachine, gathered
+from meshrt.programs.mesh.graph.operators import run_operators
+from meshrt.programs.mesh.graph.values import Axis, MeshMachine, gathered
 
 MESH = (4, 4)
 

@@ -9,10 +9,10 @@ from meshrt.errors import UsageError
 from meshrt.models.quantize import codes as grids
 from meshrt.models.quantize.codes import Codes
 from meshrt.options import AtLeast, Shown
-from meshrt.programs.arm.inputs import CodedRows, RowSource, quantized, span_of
-from meshrt.programs.arm.kernels import KernelForm, Shift
-from meshrt.programs.arm.linear import product, shares_of
-from meshrt.programs.arm.weights import choose, place
+from meshrt.programs.arm.products.inputs import CodedRows, RowSource, quantized, span_of
+from meshrt.programs.arm.products.kernels import KernelForm, Shift
+from meshrt.programs.arm.products.linear import product, shares_of
+from meshrt.programs.arm.products.weights import choose, place
 from meshrt.ranks import hostmemory
 
 MACHINE = "arm"

@@ -14,11 +14,11 @@ from meshrt.programs.generation.generate import generate, said, write_logits
 from meshrt.programs.generation.keep import open_keep
 from meshrt.programs.generation.options import GenerationOptions
 from meshrt.programs.generation.task import task_of
+from meshrt.programs.mesh.codes.quantized import check_quantized, told, with_activations
 from meshrt.programs.mesh.engine import open_engine
-from meshrt.programs.mesh.mixture import make_mixture, report
-from meshrt.programs.mesh.onehead import one_head
+from meshrt.programs.mesh.experts.mixture import make_mixture, report
 from meshrt.programs.mesh.options import MeshOptions, check_how
-from meshrt.programs.mesh.quantized import check_quantized, told, with_activations
+from meshrt.programs.mesh.published.onehead import one_head
 from meshrt.programs.quantizing import CompensatedOptions, quantized_by_shape
 from meshrt.programs.storage import storage_type
 from meshrt.reports.parts import Runs

@@ -14,7 +14,7 @@ from meshrt.programs.generation import options as shared
 from meshrt.programs.generation.options import GenerationOptions
 from meshrt.programs.gpu.llama import write
 from meshrt.programs.gpu.options import Batches, GpuOptions, Model
-from meshrt.programs.gpu.request import BatchLimits
+from meshrt.programs.gpu.serving.request import BatchLimits
 from meshrt.programs.gpu.together import times, together
 from meshrt.programs.quantizing import CompensatedOptions
 

@@ -1,4 +1,4 @@
-"""WaferLLM's published kernels as they are, timed as they were: many runs in a row (programs/mesh/published.py).
+"""WaferLLM's published kernels as they are, timed as they were: many runs in a row (programs/mesh/published/).
 
 They differ from `gemm` and `gemv` in little things that cost cycles. `meshrt validate` runs them by shape beside what
 they took on a real WSE-3; this runs one of any size, on any device, with numbers.
@@ -17,7 +17,7 @@ from meshrt.mesh.tiles import gather, gather_parts, place, square
 from meshrt.options import AtLeast
 from meshrt.programs.gemm import compare, random_matrices
 from meshrt.programs.gemv import place_vector
-from meshrt.programs.mesh.published import aligned, published_meshgemm, published_meshgemv, steady
+from meshrt.programs.mesh.published.kernels import aligned, published_meshgemm, published_meshgemv, steady
 from meshrt.programs.storage import storage_type
 
 MESH = (8, 8)

@@ -72,7 +72,7 @@ RESULTS: dict[str, Field] = {
         warnings=("", "what to think of before these times are believed"),
     ),
     **known(
-        "programs/gpu/load.py",
+        "programs/gpu/serving/load.py",
         completed=("requests", "that were served to the end"),
         seconds=("s", "from the first request to the last token"),
         prompt_tokens=("tokens", "of all prompts"),
@@ -86,7 +86,7 @@ RESULTS: dict[str, Field] = {
         e2el_ms=("ms", "time from a request to its last token: mean and percentiles"),
     ),
     **known(
-        "programs/gpu/metrics.py, the names and definitions of vLLM's `bench serve`",
+        "programs/gpu/serving/metrics.py, the names and definitions of vLLM's `bench serve`",
         duration=("s", "from the first request to the last token"),
         failed=("requests", "that were not served"),
         total_input_tokens=("tokens", "of all prompts"),
@@ -100,7 +100,7 @@ RESULTS: dict[str, Field] = {
     ),
     **rows(
         DECLARED,
-        "programs/gpu/metrics.py, the names and definitions of vLLM's `bench serve`",
+        "programs/gpu/serving/metrics.py, the names and definitions of vLLM's `bench serve`",
         {
             "*_ttft_ms": ("ms", "time to the first token: mean, median, deviation, percentiles of requests"),
             "*_tpot_ms": ("ms", "time per token after the first, of requests"),
@@ -109,7 +109,7 @@ RESULTS: dict[str, Field] = {
         },
     ),
     **known(
-        "programs/mesh/mixture.py, programs/gpu/mixing.py, programs/arm/load.py",
+        "programs/mesh/experts/mixture.py, programs/gpu/experts/mixing.py, programs/arm/load.py",
         experts=("", "of a mixture: where they are, tokens of each, imbalance, traffic (docs/moe.md)"),
         imbalance_of_experts=("1", "tokens of the expert that has most, over the mean; the mean of the layers"),
         imbalance_of_gpus=("1", "the same of GPUs and the experts that they have"),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from meshrt.errors import UsageError
 from meshrt.models.errors import ModelError
-from meshrt.models.files import MAX_TEXT_BYTES, parse_object, read_text
+from meshrt.models.folders.files import MAX_TEXT_BYTES, parse_object, read_text
 from meshrt.options import FILE, AtLeast
 from meshrt.records import dataclass
 

@@ -11,7 +11,12 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.family import Family, read_family
 from meshrt.options import grouped
 from meshrt.programs.generation.options import Layers
-from meshrt.programs.gpu.load import (
+from meshrt.programs.gpu.experts.mixing import mixing_of, told_experts
+from meshrt.programs.gpu.opening import open_model, open_weights, shaped
+from meshrt.programs.gpu.options import GpuOptions, Model
+from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
+from meshrt.programs.gpu.serving.batching import serve
+from meshrt.programs.gpu.serving.load import (
     Arrivals,
     anew,
     by_priority,
@@ -22,7 +27,7 @@ from meshrt.programs.gpu.load import (
     served_tokens,
     trace_requests,
 )
-from meshrt.programs.gpu.metrics import (
+from meshrt.programs.gpu.serving.metrics import (
     lock_step,
     parse_goodput,
     parse_metrics,
@@ -31,14 +36,9 @@ from meshrt.programs.gpu.metrics import (
     wait_growth,
     warnings,
 )  # fmt: skip
-from meshrt.programs.gpu.mixing import mixing_of, told_experts
-from meshrt.programs.gpu.opening import open_model, open_weights, shaped
-from meshrt.programs.gpu.options import GpuOptions, Model
-from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
-from meshrt.programs.gpu.request import BatchLimits, Request
-from meshrt.programs.gpu.serveoptions import RATES, SPACE, Figures, Load, Service
-from meshrt.programs.gpu.serving import serve
-from meshrt.programs.gpu.traces import read_trace
+from meshrt.programs.gpu.serving.options import RATES, SPACE, Figures, Load, Service
+from meshrt.programs.gpu.serving.request import BatchLimits, Request
+from meshrt.programs.gpu.serving.traces import read_trace
 from meshrt.programs.quantizing import CompensatedOptions
 
 MACHINE = "gpu"

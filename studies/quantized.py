@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.models.config import read_config
-from meshrt.models.folder import check_new_folder
+from meshrt.models.folders.writing import check_new_folder
 from meshrt.models.integer import ProjectionErrors, projection
 from meshrt.models.perplexity import Loss, difference, losses, of_losses
 from meshrt.models.quantize import model as models

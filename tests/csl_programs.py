@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from meshrt.csl.direct import look
-from meshrt.csl.program import build
-from meshrt.csl.wafer import Wafer
+from meshrt.csl.host.direct import look
+from meshrt.csl.language.program import build
+from meshrt.csl.machine.wafer import Wafer
 
 LAYOUT = """
 param width: i16;

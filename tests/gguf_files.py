@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.models.checkpoint import open_checkpoint
 from meshrt.models.config import Config, read_config
+from meshrt.models.folders.checkpoint import open_checkpoint
 
 NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",

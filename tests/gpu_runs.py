@@ -10,12 +10,12 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.presets import find_gpu
 from meshrt.models.family import read_family
 from meshrt.program import load_program
-from meshrt.programs.gpu.mixing import mixing_of
+from meshrt.programs.gpu.experts.mixing import mixing_of
 from meshrt.programs.gpu.opening import open_model, open_weights
 from meshrt.programs.gpu.options import GpuOptions
 from meshrt.programs.gpu.quantizing import hold_of
-from meshrt.programs.gpu.request import BatchLimits, Request
-from meshrt.programs.gpu.serving import serve
+from meshrt.programs.gpu.serving.batching import serve
+from meshrt.programs.gpu.serving.request import BatchLimits, Request
 from meshrt.programs.gpu.steps import CacheSteps
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
@@ -75,7 +75,7 @@ def logits_of(
     )  # fmt: skip
     rows = []
     steps.cache.pages.reserve(0, len(ids))
-    from meshrt.programs.gpu.batch import Tokens
+    from meshrt.programs.gpu.batches.prompts import Tokens
 
     steps.prompts([Tokens(0, ids[:prompt])])
     rows += [*_rows(steps)]

@@ -59,11 +59,11 @@ def make_random(name: str) -> None:
 
 
 def check_training_model(folder: Path, ids: list[int], expected: NDArray[np.float32]) -> None:
-    """The model of meshrt.models.torchmodel gives the same logits; LoRA changes nothing before training, and what is
-    trained is the same merged and not merged."""
+    """The model of meshrt.models.training.torchmodel gives the same logits; LoRA changes nothing before training, and
+    what is trained is the same merged and not merged."""
     import torch
 
-    from meshrt.models.lora import add_lora, merge, read_model
+    from meshrt.models.training.lora import add_lora, merge, read_model
 
     model = read_model(folder)
     tokens = torch.tensor([ids])
@@ -137,11 +137,11 @@ def tiny_logits(name: str, folder: Path) -> Callable[[list[int]], NDArray[np.flo
 
 
 def check_trained_model(folder: Path, ids: list[int], expected: NDArray[np.float32]) -> None:
-    """The model of meshrt.models.torchmodel, which was trained, gives the same logits."""
+    """The model of meshrt.models.training.torchmodel, which was trained, gives the same logits."""
     import torch
 
     from meshrt.models.config import read_config
-    from meshrt.models.torchmodel import Llama, tensor_name
+    from meshrt.models.training.torchmodel import Llama, tensor_name
 
     model, weights = Llama(read_config(folder)), load_file(folder / "model.safetensors")
     with torch.no_grad():

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from meshrt.models.checkpoint import open_checkpoint
 from meshrt.models.config import read_config
+from meshrt.models.folders.checkpoint import open_checkpoint
 from meshrt.models.quantize.codes import Codes
 from meshrt.models.rope import inverse_frequencies
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshrt.models.checkpoint import expected_shapes
 from meshrt.models.config import Config
+from meshrt.models.folders.checkpoint import expected_shapes
 
 BASE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

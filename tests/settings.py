@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from meshrt.programs.gpu.serveoptions import Load
+from meshrt.programs.gpu.serving.options import Load
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ FIELDS = {
         "useful_operations.*": ("operations", "of them, those of products with this instruction"),
         "l1_bytes": ("bytes", "that registers loaded and stored", "loaded, stored"),
     }, scaled=True),
-    **rows(COUNTED, "programs/arm/linear.py, at each product, by the panels of its cores", {
+    **rows(COUNTED, "programs/arm/products/linear.py, at each product, by the panels of its cores", {
         "products.weight_bytes": ("bytes", "of packed weights, scales and zeros, each once a product"),
         "products.numbers": ("numbers", "that products of codes take and give, each once, without padding"),
     }, scaled=True),

@@ -47,7 +47,7 @@ def command(**options: Any) -> None:
     MODEL runs.
 
     The report has rank, size and relative errors of every matrix, and perplexity before and after on text that was not
-    calibrated on. `python -m meshrt.models.lora` trains the factors on, with torch.
+    calibrated on. `python -m meshrt.models.training.lora` trains the factors on, with torch.
 
     \b
     Examples:
@@ -69,12 +69,12 @@ def compress(
 ) -> None:  # fmt: skip
     """Choose ranks, calibrate, factor, write, measure, tell."""
     from meshrt.errors import UsageError
-    from meshrt.models import compress as models
     from meshrt.models.catalogue import find_model
-    from meshrt.models.checkpoint import check_shapes, open_checkpoint
+    from meshrt.models.compress import model as models
+    from meshrt.models.compress.ranks import aligned_ranks, named_ranks, parse_ranks
     from meshrt.models.config import read_config
-    from meshrt.models.folder import check_new_folder
-    from meshrt.models.ranks import aligned_ranks, named_ranks, parse_ranks
+    from meshrt.models.folders.checkpoint import check_shapes, open_checkpoint
+    from meshrt.models.folders.writing import check_new_folder
     from meshrt.models.tokenizer import FOR_TEXT, load_tokenizer
     from meshrt.ranks.console import make_console
     from meshrt.ranks.files import check_target

@@ -92,8 +92,8 @@ def _run_layout(
 ) -> None:  # fmt: skip
     from pathlib import Path
 
-    from meshrt.csl.direct import run
-    from meshrt.csl.orders import says
+    from meshrt.csl.host.direct import run
+    from meshrt.csl.host.orders import says
     from meshrt.reports.report import deliver_json
 
     assert isinstance(layout, Path)
@@ -125,8 +125,8 @@ def _run_folder(
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
-    from meshrt.csl import child
-    from meshrt.csl.orders import OrderOutcome, compare, outcome, says
+    from meshrt.csl.host import child
+    from meshrt.csl.host.orders import OrderOutcome, compare, outcome, says
     from meshrt.errors import MeshrtError
     from meshrt.reports.report import deliver_json
 

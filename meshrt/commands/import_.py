@@ -62,7 +62,7 @@ def import_model(
     from pathlib import Path
 
     from meshrt.errors import UsageError
-    from meshrt.models.folder import check_new_folder
+    from meshrt.models.folders.writing import check_new_folder
     from meshrt.models.foreign.compressed import is_compressed, read_compressed
     from meshrt.models.foreign.ggufmodel import read_gguf
     from meshrt.ranks.console import make_console

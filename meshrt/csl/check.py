@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from meshrt.csl import child
 from meshrt.csl.errors import CslError
-from meshrt.csl.parser import parse
+from meshrt.csl.host import child
+from meshrt.csl.syntax.parser import parse
 
 SCRIPTS = ("run.sh", "commands_wse3.sh", "commands.sh", "commands_wse2.sh", "run_sim.sh")
 RIGHT = "SUCCESS"  # what scripts print when their own comparison holds

@@ -22,11 +22,13 @@ class Costs:
     task: float = 1.0  # (fit) to take up a task
     map_start: float = 10.5  # (fit) of @map
     map_step: float = 2.0  # of @map, beside what the function does
-    bank: float = 1.5  # a step of as many numbers as memory gives at once, where no rule is known (banks.py): the mean
+    bank: float = (
+        1.5  # a step of as many numbers as memory gives at once, without a known rule (machine/banks.py): the mean
+    )
     hop: float = 2.04  # from router to router
     ramp: float = 9.8  # from a core's operation to the next core's, without the hops between
     queue: int = 14  # wavelets that wait at a core before its router holds back
 
 
 COSTS = Costs()
-LANES = 8  # numbers of 16 bits that a WSE-3's memory gives at once; of a WSE-2, operations.py
+LANES = 8  # numbers of 16 bits that a WSE-3's memory gives at once; of a WSE-2, machine/operations.py

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshrt.csl.banks import RULED
-from meshrt.csl.router import COLORS
+from meshrt.csl.machine.banks import RULED
+from meshrt.csl.machine.router import COLORS
 
 
 def report_of(wafer: Any) -> dict[str, Any]:

@@ -52,7 +52,7 @@ FIELDS = {
         compute="half of flops, as 16-bit multiply-accumulates",
         idle="the GPUs, all the time",
     ),
-    **rows(COUNTED, "programs/gpu/dispatch.py and experts.py, by the experts that tokens took", {
+    **rows(COUNTED, "programs/gpu/experts/dispatch.py and products.py, by the experts that tokens took", {
         "dispatched_bytes": ("bytes", "tokens, choices and shares on their way to other GPUs' experts, sent once"),
         "combined_bytes": ("bytes", "what experts made of them on its way back, sent once"),
         "dropped_tokens": ("tokens", "that an expert had no room for (--capacity), each counted for each such expert"),

@@ -11,8 +11,8 @@ from meshrt.mesh import meter
 from meshrt.mesh.computing import Computing
 from meshrt.mesh.defects import WaferMap, embed
 from meshrt.mesh.device import Device
+from meshrt.mesh.look.peaks import NamedMemory
 from meshrt.mesh.mesh import Mesh, tile_ranks
-from meshrt.mesh.peaks import NamedMemory
 from meshrt.mesh.wires import ramps, tally
 from meshrt.mesh.wires.core import chosen
 from meshrt.ranks.asleep import duplicates
@@ -22,7 +22,7 @@ from meshrt.ranks.control import Control
 from meshrt.ranks.host import waiter
 
 if TYPE_CHECKING:
-    from meshrt.mesh.timeline import Timeline
+    from meshrt.mesh.look.timeline import Timeline
 
 
 class Block(Computing):

@@ -47,9 +47,9 @@ class Clock:
     users: dict[Any, Any] = field(default_factory=dict)  # channels that were last on their links; see order.py
     busy: np.ndarray | None = None  # [bh, bw]: cycles of work, not yet in the maps; None where there are none
     seen: Callable[..., None] | None = None  # told why clocks went on, if somebody wants to look at it
-    past: Any = None  # what led to the cores' times, if somebody wants to know: past.py
-    messages: Any = None  # told of transfers, if these are to be written: messages.py
-    links: Any = None  # told of transfers, if somebody wants to see links: linktrace.py
+    past: Any = None  # what led to the cores' times, if somebody wants to know: look/past.py
+    messages: Any = None  # told of transfers, if these are to be written: look/messages.py
+    links: Any = None  # told of transfers, if somebody wants to see links: look/linktrace.py
     scratch: dict[tuple[str, int], np.ndarray] = field(default_factory=dict)  # see `buffer`
     tables: dict[str, bytes] = field(default_factory=dict)  # for the compiled core; see strides.py
     sums: list[Any] = field(default_factory=list)  # one, where sums are made by tables: see sums.py

@@ -1,4 +1,4 @@
-/* Codes of 2 to 8 bits to numbers, tile by tile, as programs/mesh/unpacked.py has them: that is the definition.
+/* Codes of 2 to 8 bits to numbers, tile by tile, as programs/mesh/codes/unpacked.py has them: that is the definition.
 
    A tile is a run of bytes: which it is along the inputs and the outputs, two bytes each; arrays of float16; codes, which
    lie as models/quantize/packing.py says. Numbers are float32, each made in the same steps as there, and rounded where

@@ -15,10 +15,10 @@ from meshrt.mesh import meter
 from meshrt.mesh.clock import Clock, Still
 from meshrt.mesh.defects import WaferMap, links_of
 from meshrt.mesh.device import Device
-from meshrt.mesh.maps import Maps, new_maps
+from meshrt.mesh.look.maps import Maps, new_maps
+from meshrt.mesh.look.peaks import NamedMemory, new_peaks
 from meshrt.mesh.memory import CoreMemory
 from meshrt.mesh.mesh import NORTH, SOUTH, Mesh
-from meshrt.mesh.peaks import NamedMemory, new_peaks
 from meshrt.mesh.wires.core import chosen
 from meshrt.mesh.wires.tables import Tables
 from meshrt.ranks import hostmemory
@@ -31,7 +31,7 @@ from meshrt.records import dataclass
 
 if TYPE_CHECKING:
     from meshrt.mesh.audit import Audit
-    from meshrt.mesh.pairs import Pairs
+    from meshrt.mesh.look.pairs import Pairs
 
 
 @dataclass(eq=False)
@@ -151,7 +151,7 @@ class Cores:
         """Who sent to whom in this segment, of such a run: packets, and what exchanges carried."""
         pairs = self.ledger.counters.pairs
         if self.site_key not in pairs:
-            from meshrt.mesh.pairs import new_pairs  # most runs have no maps
+            from meshrt.mesh.look.pairs import new_pairs  # most runs have no maps
 
             pairs[self.site_key] = new_pairs(self.mesh), new_pairs(self.mesh)
         return pairs[self.site_key]

@@ -72,7 +72,10 @@ def open_machine(
         raise UsageError(f"--trace-links {trace_links!r} are for --trace: give it, or leave them away")
     timeline = None
     if trace is not None:
-        from meshrt.mesh.timeline import Timeline, choose  # few runs are traced, and all others start sooner without
+        from meshrt.mesh.look.timeline import (  # few runs are traced, and all others start sooner without
+            Timeline,
+            choose,
+        )
 
         timeline = Timeline(trace, trace_cores, trace_links)
         check_target("--trace", trace)
@@ -110,7 +113,7 @@ def _messages(goal: str | None, chakra: str | None, cores: int) -> Any:
     """What keeps the messages of a run, if they are to be written. UsageError."""
     if goal is None and chakra is None:
         return None
-    from meshrt.mesh.messages import MANY, Messages  # few runs are
+    from meshrt.mesh.look.messages import MANY, Messages  # few runs are
 
     if goal is not None:
         check_target("--goal", goal)
@@ -125,18 +128,18 @@ def gather(block: Block) -> Measured | None:
     """All that was measured at rank 0, None at the others; the maps as well, if they are kept."""
     measured = report.gather(block)
     if block.ledger.maps_path is not None:
-        from meshrt.mesh.mapfile import write_maps
+        from meshrt.mesh.look.mapfile import write_maps
 
         write_maps(block, block.ledger.segments, block.ledger.maps_path)
     if block.ledger.timeline is not None:
+        from meshrt.mesh.look.timeline import write_timeline
         from meshrt.mesh.meter import merge
-        from meshrt.mesh.timeline import write_timeline
 
         named = [(part.name, part.begin[0], part.end[0]) for part in block.ledger.segments]
         crossed = merge(block.ledger.segments).counters.links
         write_timeline(block.ledger.timeline, block.control, block.device, named, crossed)
     if block.ledger.messages is not None:
-        from meshrt.mesh.messages import write_messages
+        from meshrt.mesh.look.messages import write_messages
 
         write_messages(block.ledger.messages, block.control, block.device)
     return measured

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshrt.mesh.maps import Maps
-from meshrt.mesh.peaks import Peaks
+from meshrt.mesh.look.maps import Maps
+from meshrt.mesh.look.peaks import Peaks
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:
-    from meshrt.mesh.messages import Messages
-    from meshrt.mesh.pairs import Pairs
-    from meshrt.mesh.timeline import Timeline
+    from meshrt.mesh.look.messages import Messages
+    from meshrt.mesh.look.pairs import Pairs
+    from meshrt.mesh.look.timeline import Timeline
 
 
 @dataclass(eq=False)

@@ -1,7 +1,7 @@
 """The file of a run's maps (`--maps FILE.npz`) on machines without a mesh: what each device did, and its link.
 
-As of the mesh (meshrt/mesh/mapfile.py), but arrays are [1, devices]: PART/MAP, of the whole run (`total`) and, where
-they are kept by device, of its phases. `about` is a JSON text that lists all.
+As of the mesh (meshrt/mesh/look/mapfile.py), but arrays are [1, devices]: PART/MAP, of the whole run (`total`) and,
+where they are kept by device, of its phases. `about` is a JSON text that lists all.
 """
 
 import json

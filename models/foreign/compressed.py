@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshrt.models.checkpoint import Checkpoint, open_checkpoint
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
-from meshrt.models.files import find_file, read_object
+from meshrt.models.folders.checkpoint import Checkpoint, open_checkpoint
+from meshrt.models.folders.files import find_file, read_object
 from meshrt.models.foreign.model import Foreign, add, check_all_or_none
 from meshrt.models.keys import Keys
 from meshrt.models.matrix import Matrix

@@ -7,10 +7,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from meshrt.models.checkpoint import expected_shapes
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
-from meshrt.models.folder import write_folder
+from meshrt.models.folders.checkpoint import expected_shapes
+from meshrt.models.folders.writing import write_folder
 from meshrt.models.quantize.codes import Codes
 from meshrt.models.quantize.folder import MatrixParts, tensors
 from meshrt.models.quantize.form import Activations, GroupSize

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from meshrt.models.errors import ModelError
-from meshrt.models.files import find_file, read_object
+from meshrt.models.folders.files import find_file, read_object
 from meshrt.models.foreign.model import Foreign, add
 from meshrt.models.onnx.causal import NoSuchDecoder, check_masks, name_of
 from meshrt.models.onnx.fuse import bare, is_ours

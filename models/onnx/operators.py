@@ -11,7 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from meshrt.models.errors import ModelError
-from meshrt.models.folder import write_folder
+from meshrt.models.folders.writing import write_folder
 from meshrt.models.graph import BINARY, FILE, FLOATS, MAX_NODES, MAX_NUMBERS, REDUCE, UNARY
 from meshrt.models.onnx.graphs import attribute, constant, ints, sizes
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.errors import ModelError
+from meshrt.models.folders.checkpoint import Checkpoint
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.codes import Codes
 from meshrt.models.quantize.compensator import Compensator, Factor

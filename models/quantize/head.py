@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshrt.models.checkpoint import Checkpoint, Index, check_shapes, open_checkpoint
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
 from meshrt.models.family import family_of
+from meshrt.models.folders.checkpoint import Checkpoint, Index, check_shapes, open_checkpoint
 from meshrt.models.quantize.form import Quantized
 
 ROWS = 1024  # that are rebuilt together: float64 of a vocabulary of 152,064 words would not fit everywhere

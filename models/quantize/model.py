@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from meshrt.models.calibrate import expert_tokens, layer_grams
-from meshrt.models.checkpoint import Checkpoint, check_shapes, open_checkpoint, read_finite
+from meshrt.models.compress.decompose import feature_error, weight_error
 from meshrt.models.config import Config, read_config
-from meshrt.models.decompose import feature_error, weight_error
 from meshrt.models.errors import ModelError
-from meshrt.models.files import read_object
-from meshrt.models.folder import check_new_folder, write_folder
+from meshrt.models.folders.checkpoint import Checkpoint, check_shapes, open_checkpoint, read_finite
+from meshrt.models.folders.files import read_object
+from meshrt.models.folders.writing import check_new_folder, write_folder
 from meshrt.models.quantize.codes import Array, nearest, symmetric
 from meshrt.models.quantize.folder import MatrixParts, tensors
 from meshrt.models.quantize.form import HEAD_BITS

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from meshrt.models.checkpoint import expected_shapes
 from meshrt.models.config import Config, read_config
+from meshrt.models.folders.checkpoint import expected_shapes
 from meshrt.models.matrix import Layer, Matrix, Mlp
 from meshrt.records import dataclass
 

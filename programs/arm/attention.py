@@ -12,14 +12,14 @@ import numpy as np
 from meshrt.arm.cache import CachePieces, stretch
 from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.soc import Soc
-from meshrt.programs.arm.activations import capped, scaled
-from meshrt.programs.arm.floats import product
 from meshrt.programs.arm.kv import ArmLayerCache, KeysAndValues
 from meshrt.programs.arm.layout import block
-from meshrt.programs.arm.softmax import rotated, softmax
+from meshrt.programs.arm.simd.activations import capped, scaled
+from meshrt.programs.arm.simd.floats import product
+from meshrt.programs.arm.simd.softmax import rotated, softmax
+from meshrt.programs.arm.simd.vectors import added, narrowed, units_of, widened
 from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.tiles import UNITS, MicroTile, Unit, plan, row_tiles
-from meshrt.programs.arm.vectors import added, narrowed, units_of, widened
 from meshrt.records import dataclass
 
 Array = np.ndarray

@@ -12,13 +12,13 @@ from meshrt.arm.soc import Soc
 from meshrt.models.errors import ModelError
 from meshrt.models.graph import MOVES, Graph, Node, compute
 from meshrt.options import FILE, HOST, WRITTEN, AtLeast
-from meshrt.programs.arm.choices import KINDS, lanes_of
-from meshrt.programs.arm.floats import product
-from meshrt.programs.arm.moves import moved, moves_of
-from meshrt.programs.arm.operators import ROWS, along, each, each_kernel
+from meshrt.programs.arm.simd.choices import KINDS, lanes_of
+from meshrt.programs.arm.simd.floats import product
+from meshrt.programs.arm.simd.moves import moved, moves_of
+from meshrt.programs.arm.simd.operators import ROWS, along, each, each_kernel
+from meshrt.programs.arm.simd.vectors import units_of
 from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.tiles import UNITS, plan, row_tiles
-from meshrt.programs.arm.vectors import units_of
 from meshrt.programs.feeding import check_outputs, feeds_of, graph_of, told
 
 MACHINE = "arm"

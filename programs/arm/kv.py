@@ -13,8 +13,8 @@ import numpy as np
 from meshrt.arm.cache import CachePieces, stretch
 from meshrt.arm.core import Team
 from meshrt.arm.soc import Soc
+from meshrt.programs.arm.simd.stored import COPY, KINDS, StoredKind, restored, store
 from meshrt.programs.arm.split import equal
-from meshrt.programs.arm.stored import COPY, KINDS, StoredKind, restored, store
 from meshrt.records import dataclass
 
 Array = np.ndarray

@@ -6,9 +6,9 @@ from typing import Any
 from meshrt.arm.soc import Soc
 from meshrt.arm.state import settings
 from meshrt.errors import UsageError
-from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import Config
 from meshrt.models.family import family_of, first_unlike
+from meshrt.models.folders.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.matrix import Experts
 from meshrt.models.quantize.head import shifted_norms
 from meshrt.options import grouped, values_of

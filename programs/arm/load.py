@@ -9,12 +9,10 @@ import numpy as np
 from meshrt.arm.soc import Soc
 from meshrt.errors import UsageError
 from meshrt.models import matrix as forms
-from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.models.family import family_of
+from meshrt.models.folders.checkpoint import Checkpoint
 from meshrt.programs.arm.attention import ArmScores, HeadCounts
-from meshrt.programs.arm.compensators import EIGHT
-from meshrt.programs.arm.kernels import KernelForm, Shift
 from meshrt.programs.arm.options import CodeOptions
 from meshrt.programs.arm.parts import (
     ArmExperts,
@@ -24,9 +22,11 @@ from meshrt.programs.arm.parts import (
     ArmModel,
     ArmPositions,
 )
+from meshrt.programs.arm.products.compensators import EIGHT
+from meshrt.programs.arm.products.kernels import KernelForm, Shift
+from meshrt.programs.arm.products.weights import ProductMethod, choose, place
 from meshrt.programs.arm.reader import ArmScheme, PartReader, codes_of, group_of
 from meshrt.programs.arm.split import Split
-from meshrt.programs.arm.weights import ProductMethod, choose, place
 from meshrt.programs.routing import Routing
 
 

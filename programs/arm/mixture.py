@@ -1,8 +1,8 @@
 """Experts on Arm cores: the router in float32, then each expert that has tokens, in order of their numbers.
 
-The router's columns are shared out to cores, eight together; who is likeliest is found by rows (top.py). An expert's
-rows are gathered where they become codes, and what comes of them is added, times their share, to a sum of all rows. By
-shape who gets which token is drawn (programs/routing.py).
+The router's columns are shared out to cores, eight together; who is likeliest is found by rows (simd/top.py). An
+expert's rows are gathered where they become codes, and what comes of them is added, times their share, to a sum of all
+rows. By shape who gets which token is drawn (programs/routing.py).
 """
 
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ from meshrt.arm.isa import ld1, of, st1
 from meshrt.arm.kernel import MicroKernel
 from meshrt.arm.soc import Soc
 from meshrt.models.errors import ModelError
-from meshrt.programs.arm import exponent
-from meshrt.programs.arm.floats import product
-from meshrt.programs.arm.inputs import RowSource
 from meshrt.programs.arm.layout import PANEL, block
 from meshrt.programs.arm.mlp import through
-from meshrt.programs.arm.operators import each_kernel
 from meshrt.programs.arm.parts import ArmExperts, ArmMlp, ArmModel, More, PassRoom
+from meshrt.programs.arm.products.inputs import RowSource
 from meshrt.programs.arm.rows import by_rows
+from meshrt.programs.arm.simd import exponent
+from meshrt.programs.arm.simd.floats import product
+from meshrt.programs.arm.simd.operators import each_kernel
+from meshrt.programs.arm.simd.top import likeliest
+from meshrt.programs.arm.simd.vectors import F32, laid, sweep, taken, units_of
 from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.tiles import UNITS, plan, row_tiles
-from meshrt.programs.arm.top import likeliest
-from meshrt.programs.arm.vectors import F32, laid, sweep, taken, units_of
 
 Array = np.ndarray
 CLEAR = MicroKernel("clear", (of("movi", "z", at=0),), (st1(("z",), "y"),), ())

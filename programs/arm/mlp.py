@@ -4,10 +4,10 @@ import numpy as np
 
 from meshrt.arm.core import Team
 from meshrt.arm.soc import Soc
-from meshrt.programs.arm.activations import activated
-from meshrt.programs.arm.inputs import RowSource, span_of
 from meshrt.programs.arm.parts import ArmMlp, ArmModel, More, PassRoom
-from meshrt.programs.arm.products import times
+from meshrt.programs.arm.products.forms import times
+from meshrt.programs.arm.products.inputs import RowSource, span_of
+from meshrt.programs.arm.simd.activations import activated
 
 Array = np.ndarray
 

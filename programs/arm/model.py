@@ -12,20 +12,20 @@ from meshrt.arm.core import ArmCore, Team
 from meshrt.arm.repeat import repeated
 from meshrt.arm.soc import Soc
 from meshrt.models.rope import cos_sin
-from meshrt.programs.arm.activations import capped, scaled
 from meshrt.programs.arm.attention import attention
-from meshrt.programs.arm.between import ArmNorm, norm_of
-from meshrt.programs.arm.inputs import RowSource, span_of
 from meshrt.programs.arm.kv import ArmLayerCache
 from meshrt.programs.arm.layout import PANEL, block
 from meshrt.programs.arm.mixture import mixed
 from meshrt.programs.arm.mlp import through
 from meshrt.programs.arm.parts import ArmLayer, ArmMlp, ArmModel, More, PassRoom
-from meshrt.programs.arm.products import times
+from meshrt.programs.arm.products.forms import times
+from meshrt.programs.arm.products.inputs import RowSource, span_of
 from meshrt.programs.arm.queries import prepared
+from meshrt.programs.arm.simd.activations import capped, scaled
+from meshrt.programs.arm.simd.between import ArmNorm, norm_of
+from meshrt.programs.arm.simd.vectors import added, units_of, widened
 from meshrt.programs.arm.split import equal
 from meshrt.programs.arm.tiles import row_tiles
-from meshrt.programs.arm.vectors import added, units_of, widened
 
 Array = np.ndarray
 Rotary = tuple[Array, Array]  # cosines and sines [T, D / 2]

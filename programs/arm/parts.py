@@ -7,9 +7,9 @@ import numpy as np
 from meshrt.models.config import Config
 from meshrt.models.matrix import Activation
 from meshrt.programs.arm.attention import ArmScores, HeadCounts
-from meshrt.programs.arm.between import ArmNorm
+from meshrt.programs.arm.products.weights import PackedWeights, ProductMethod
+from meshrt.programs.arm.simd.between import ArmNorm
 from meshrt.programs.arm.split import Split
-from meshrt.programs.arm.weights import PackedWeights, ProductMethod
 from meshrt.programs.routing import Routing
 from meshrt.records import dataclass
 

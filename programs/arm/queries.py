@@ -6,13 +6,13 @@ import numpy as np
 
 from meshrt.arm.core import Team
 from meshrt.arm.soc import Soc
-from meshrt.programs.arm.activations import bounded
 from meshrt.programs.arm.attention import HeadCounts
-from meshrt.programs.arm.between import rms_norm
-from meshrt.programs.arm.inputs import span_of
 from meshrt.programs.arm.parts import ArmMatrix, QkvNorms
+from meshrt.programs.arm.products.inputs import span_of
 from meshrt.programs.arm.rows import by_rows
-from meshrt.programs.arm.vectors import added, units_of
+from meshrt.programs.arm.simd.activations import bounded
+from meshrt.programs.arm.simd.between import rms_norm
+from meshrt.programs.arm.simd.vectors import added, units_of
 
 Array = np.ndarray
 

@@ -7,16 +7,14 @@ import numpy as np
 
 from meshrt.arm.soc import Soc
 from meshrt.models import matrix as forms
-from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
 from meshrt.models.family import Family
+from meshrt.models.folders.checkpoint import Checkpoint
 from meshrt.models.quantize import codes as grids
 from meshrt.models.quantize.codes import Codes
 from meshrt.models.quantize.folder import read_parts
 from meshrt.models.quantize.form import Quantized
-from meshrt.programs.arm.between import ArmNorm
-from meshrt.programs.arm.compensators import beside, compensators
 from meshrt.programs.arm.layout import PANEL
 from meshrt.programs.arm.parts import (
     ArmExperts,
@@ -25,7 +23,9 @@ from meshrt.programs.arm.parts import (
     ArmMlp,
     QkvNorms,
 )
-from meshrt.programs.arm.weights import PackedWeights, ProductMethod, place
+from meshrt.programs.arm.products.compensators import beside, compensators
+from meshrt.programs.arm.products.weights import PackedWeights, ProductMethod, place
+from meshrt.programs.arm.simd.between import ArmNorm
 from meshrt.records import dataclass
 
 Array = np.ndarray

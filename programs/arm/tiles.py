@@ -14,7 +14,7 @@ from math import ceil
 
 from meshrt.errors import UsageError
 from meshrt.programs.arm.layout import PANEL
-from meshrt.programs.arm.planes import temporaries
+from meshrt.programs.arm.products.planes import temporaries
 from meshrt.records import dataclass
 
 LANES = 4  # float32 of a register

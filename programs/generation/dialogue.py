@@ -5,7 +5,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from meshrt.errors import UsageError
-from meshrt.models.files import MAX_TEXT_BYTES
+from meshrt.models.folders.files import MAX_TEXT_BYTES
 from meshrt.models.tokenizer import decode, encode
 from meshrt.ranks.standardinput import StandardInput
 from meshrt.records import dataclass

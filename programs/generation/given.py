@@ -4,7 +4,7 @@ from pathlib import Path
 
 from meshrt.errors import UsageError
 from meshrt.models.errors import ModelError
-from meshrt.models.files import MARK, MAX_TEXT_BYTES, read_text
+from meshrt.models.folders.files import MARK, MAX_TEXT_BYTES, read_text
 from meshrt.ranks.control import Control
 from meshrt.ranks.standardinput import StandardInput
 

@@ -14,7 +14,7 @@ import numpy as np
 from meshrt import __version__
 from meshrt.errors import UsageError
 from meshrt.machine import Machine
-from meshrt.models.checkpoint import Checkpoint
+from meshrt.models.folders.checkpoint import Checkpoint
 from meshrt.programs.generation.engine import Engine
 from meshrt.programs.generation.options import EVERY
 from meshrt.programs.generation.prompt import Prompt

@@ -7,8 +7,8 @@ import numpy as np
 
 from meshrt.gpu.codes import UNIT, GpuCodes, GpuFactor, GpuMatrix, ProductWay, Thin, room_for_factor
 from meshrt.gpu.gpu import COMPUTED, Gpu
-from meshrt.models.checkpoint import Checkpoint, Index
 from meshrt.models.errors import ModelError
+from meshrt.models.folders.checkpoint import Checkpoint, Index
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.form import Quantized
 from meshrt.records import dataclass

@@ -8,7 +8,7 @@ import numpy as np
 from meshrt.gpu.codes import GpuMatrix, side_by_side
 from meshrt.gpu.gpu import COMPUTED, Gpu
 from meshrt.gpu.operations import coded_matmuls, matmul
-from meshrt.models.checkpoint import Checkpoint, Index
+from meshrt.models.folders.checkpoint import Checkpoint, Index
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.form import Quantized
 from meshrt.programs.gpu.coded import CodedCut, Hold, length

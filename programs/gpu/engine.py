@@ -10,8 +10,8 @@ import numpy as np
 from meshrt.gpu import state
 from meshrt.gpu.gpus import Gpus
 from meshrt.programs.generation.choice import at_rank_0
-from meshrt.programs.gpu import mixing
-from meshrt.programs.gpu.request import Request
+from meshrt.programs.gpu.experts import mixing
+from meshrt.programs.gpu.serving.request import Request
 from meshrt.programs.gpu.steps import CacheSteps
 from meshrt.ranks.snapshot import Snapshot, SnapshotPart
 from meshrt.records import dataclass

@@ -18,10 +18,10 @@ from meshrt.gpu.repeat import Repeat
 from meshrt.gpu.timing import ACTIVATE, NORM, ROTATE
 from meshrt.models.matrix import Activation
 from meshrt.programs.gpu import kernels
-from meshrt.programs.gpu.dispatch import mix
-from meshrt.programs.gpu.experts import ExpertsShard
+from meshrt.programs.gpu.experts.dispatch import mix
+from meshrt.programs.gpu.experts.products import ExpertsShard
 from meshrt.programs.gpu.headnorms import prepared
-from meshrt.programs.gpu.scheme import Arrays, Results
+from meshrt.programs.gpu.schemes.scheme import Arrays, Results
 from meshrt.programs.gpu.shards import MlpShard, NormShard, ShardedModel
 from meshrt.records import dataclass
 

@@ -11,7 +11,7 @@ import numpy as np
 from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.gpus import Gpus
 from meshrt.programs.gpu import kernels
-from meshrt.programs.gpu.scheme import Results
+from meshrt.programs.gpu.schemes.scheme import Results
 from meshrt.records import dataclass
 
 

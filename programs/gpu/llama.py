@@ -17,12 +17,12 @@ from meshrt.programs.generation.prompt import read_prompt
 from meshrt.programs.generation.several import check_several, read_prompts
 from meshrt.programs.generation.task import task_of
 from meshrt.programs.gpu.engine import GpuEngine
-from meshrt.programs.gpu.mixing import mixing_of, told_experts
+from meshrt.programs.gpu.experts.mixing import mixing_of, told_experts
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
 from meshrt.programs.gpu.options import GpuOptions
 from meshrt.programs.gpu.pipeline import answer, check_pipeline, open_pipelines
 from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
-from meshrt.programs.gpu.request import BatchLimits, Request, check_room
+from meshrt.programs.gpu.serving.request import BatchLimits, Request, check_room
 from meshrt.programs.gpu.together import answers, together
 from meshrt.programs.quantizing import CompensatedOptions
 from meshrt.records import dataclass

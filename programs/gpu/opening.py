@@ -5,15 +5,15 @@ from pathlib import Path
 
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
-from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.family import Family, evenly, first_unlike
+from meshrt.models.folders.checkpoint import Checkpoint
 from meshrt.models.quantize.folder import check_tensors
 from meshrt.models.quantize.form import Quantized
 from meshrt.models.quantize.head import checked_checkpoint
-from meshrt.programs.gpu.cache import PagedCache, check_low_rank, make_cache
+from meshrt.programs.gpu.cache.numbers import PagedCache, check_low_rank, make_cache
 from meshrt.programs.gpu.coded import Hold
-from meshrt.programs.gpu.mixing import Mixing
-from meshrt.programs.gpu.request import Request, check_lengths
+from meshrt.programs.gpu.experts.mixing import Mixing
+from meshrt.programs.gpu.serving.request import Request, check_lengths
 from meshrt.programs.gpu.shards import ShardedModel, place
 from meshrt.programs.gpu.steps import CacheSteps
 from meshrt.programs.storage import storage_type

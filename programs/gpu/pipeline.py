@@ -18,19 +18,19 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.stages import UnderWay, arrive, pass_on, tensor_groups
-from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.family import Family, first_unlike
+from meshrt.models.folders.checkpoint import Checkpoint
 from meshrt.models.matrix import Mlp
 from meshrt.programs.generation.options import GenerationOptions
-from meshrt.programs.gpu.batch import Prompts, Tokens
-from meshrt.programs.gpu.cache import PagedCache, make_pools
+from meshrt.programs.gpu.batches.newtokens import NewTokens
+from meshrt.programs.gpu.batches.parts import PromptParts
+from meshrt.programs.gpu.batches.prompts import Prompts, Tokens
+from meshrt.programs.gpu.cache.numbers import PagedCache, make_pools
+from meshrt.programs.gpu.cache.pages import Pages
 from meshrt.programs.gpu.coded import Hold
 from meshrt.programs.gpu.forward import Ahead, head_of, through
-from meshrt.programs.gpu.newtokens import NewTokens
 from meshrt.programs.gpu.options import GpuOptions
-from meshrt.programs.gpu.pages import Pages
-from meshrt.programs.gpu.parts import PromptParts
-from meshrt.programs.gpu.request import Request, check_lengths, check_room
+from meshrt.programs.gpu.serving.request import Request, check_lengths, check_room
 from meshrt.programs.gpu.shards import ShardedModel, place
 from meshrt.programs.shares import part
 from meshrt.programs.storage import storage_type

@@ -8,17 +8,17 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
-from meshrt.models.checkpoint import Checkpoint, Index
 from meshrt.models.family import Family
+from meshrt.models.folders.checkpoint import Checkpoint, Index
 from meshrt.models.matrix import Activation, Experts, Layer, Mlp, Norm
 from meshrt.models.rope import cos_sin
-from meshrt.programs.gpu import base, deinfer, dense, overlapped
 from meshrt.programs.gpu.coded import Hold
 from meshrt.programs.gpu.cut import Cutter
-from meshrt.programs.gpu.experts import ExpertsShard, cut_experts
+from meshrt.programs.gpu.experts.mixing import Mixing
+from meshrt.programs.gpu.experts.products import ExpertsShard, cut_experts
 from meshrt.programs.gpu.headnorms import HeadNorm
-from meshrt.programs.gpu.mixing import Mixing
-from meshrt.programs.gpu.scheme import Scheme
+from meshrt.programs.gpu.schemes import base, deinfer, dense, overlapped
+from meshrt.programs.gpu.schemes.scheme import Scheme
 from meshrt.programs.shares import part
 from meshrt.records import dataclass
 

@@ -8,13 +8,13 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.plan import StaticPlan
-from meshrt.programs.gpu.batch import Prompts, Tokens
-from meshrt.programs.gpu.cache import PagedCache
+from meshrt.programs.gpu.batches.newtokens import NewTokens
+from meshrt.programs.gpu.batches.parts import PromptParts
+from meshrt.programs.gpu.batches.prompts import Prompts, Tokens
+from meshrt.programs.gpu.cache.numbers import PagedCache
+from meshrt.programs.gpu.cache.swapping import HostMemory, SwappedTokens, bring_back, host_bytes, keep_on_host
 from meshrt.programs.gpu.forward import Ahead, forward
-from meshrt.programs.gpu.newtokens import NewTokens
-from meshrt.programs.gpu.parts import PromptParts
 from meshrt.programs.gpu.shards import ShardedModel
-from meshrt.programs.gpu.swapping import HostMemory, SwappedTokens, bring_back, host_bytes, keep_on_host
 from meshrt.records import dataclass
 
 PlanKey = tuple[int, int, int]  # of a plan: rows, blocks of the longest, of all together

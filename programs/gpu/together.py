@@ -13,12 +13,12 @@ from meshrt.programs.generation.generate import said
 from meshrt.programs.generation.options import GenerationOptions
 from meshrt.programs.generation.prompt import Prompt, Teller
 from meshrt.programs.generation.several import check_several, read_prompts
-from meshrt.programs.gpu.mixing import mixing_of, told_experts
+from meshrt.programs.gpu.experts.mixing import mixing_of, told_experts
 from meshrt.programs.gpu.opening import open_model, open_weights, shaped
 from meshrt.programs.gpu.options import GpuOptions
 from meshrt.programs.gpu.quantizing import hold_of, quantized_by_shape, told
-from meshrt.programs.gpu.request import BatchLimits, Request
-from meshrt.programs.gpu.serving import serve
+from meshrt.programs.gpu.serving.batching import serve
+from meshrt.programs.gpu.serving.request import BatchLimits, Request
 from meshrt.programs.gpu.steps import CacheSteps
 from meshrt.programs.quantizing import CompensatedOptions
 

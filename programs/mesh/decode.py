@@ -24,10 +24,10 @@ from meshrt.programs.mesh.cache import Seen, TokenCache, append, place_of_new, s
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.climb import balance
 from meshrt.programs.mesh.crossings import cross_vector
-from meshrt.programs.mesh.headnorms import norm_heads
 from meshrt.programs.mesh.linear import loaded, second, shares
 from meshrt.programs.mesh.meshgemm import zeros
-from meshrt.programs.mesh.normed import normed_alone, normed_and_product, normed_product, normed_shares
+from meshrt.programs.mesh.norms.decode import normed_alone, normed_and_product, normed_product, normed_shares
+from meshrt.programs.mesh.norms.heads import norm_heads
 from meshrt.programs.mesh.prefill import pair_tables, rotate, split_heads
 from meshrt.programs.mesh.regions import Region, layers_timed
 from meshrt.programs.mesh.systems import Sums
@@ -45,7 +45,7 @@ def decode(
     the same in every row.
 
     `fused` takes six allreduces a layer, else ten as published. `sample`, `spent` and `layers_only` are those of
-    `prefill`. `layer` runs in place of a layer as it is here (oneheaddecode.py).
+    `prefill`. `layer` runs in place of a layer as it is here (published/decode.py).
     """
     block = regions[0].block
     turns = [
@@ -198,8 +198,8 @@ def feed_forward(
     block, sums, layer = region.block, region.sums, region.weights.layers[number]
     w = layer.mlp
     if isinstance(w, MeshExperts):
-        from meshrt.programs.mesh.gate import choose_for_token, timed
-        from meshrt.programs.mesh.tokenexperts import experts_of_token
+        from meshrt.programs.mesh.experts.decode import experts_of_token
+        from meshrt.programs.mesh.experts.gate import choose_for_token, timed
 
         with timed(region, "decode", "gate"):
             normed, logits = normed_and_product(config, region, x, layer.mlp_norm, w.router_y, fused)

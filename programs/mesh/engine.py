@@ -13,20 +13,20 @@ from meshrt.mesh import state
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import Rings, interleaved_rings, rings_in_regions
 from meshrt.mesh.mesh import Mesh, tile_ranks
-from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
+from meshrt.models.folders.checkpoint import Checkpoint
 from meshrt.programs.generation.prompt import Prompt
 from meshrt.programs.mesh.cache import TokenCache
 from meshrt.programs.mesh.chunks import Chunks, best_groups, cut_dimensions, group_width
 from meshrt.programs.mesh.climb import fill_evenly, spread_evenly
 from meshrt.programs.mesh.crossings import hand_back
 from meshrt.programs.mesh.decode import decode
-from meshrt.programs.mesh.mixture import Mixture
+from meshrt.programs.mesh.experts.mixture import Mixture
 from meshrt.programs.mesh.nexttoken import PromptScores, TokenScores
-from meshrt.programs.mesh.onehead import check_mesh
 from meshrt.programs.mesh.options import MeshOptions
 from meshrt.programs.mesh.placement import move_weights
 from meshrt.programs.mesh.prefill import prefill
+from meshrt.programs.mesh.published.onehead import check_mesh
 from meshrt.programs.mesh.regions import Region, arrange, check_alike, install, open_regions
 from meshrt.programs.mesh.weights import NO_WEIGHTS, MeshWeights, load_weights
 from meshrt.ranks.snapshot import Snapshot, SnapshotPart, trusted
@@ -136,7 +136,7 @@ class MeshEngine:
         fused = self.how.allreduces == "fused"
         layer: Callable[..., np.ndarray] | None = None
         if self.how.as_published:
-            from meshrt.programs.mesh.oneheaddecode import published_layer  # few runs need it
+            from meshrt.programs.mesh.published.decode import published_layer  # few runs need it
 
             layer = published_layer
         scores = decode(

@@ -18,8 +18,8 @@ few, are brought to the other axis by one more sum: the cores that have the chun
 The MLP comes out right by itself where all its matrices are in factors: four sums, where bringing it round would take
 six. Where one is whole, gate and up are as q and k, and down as o.
 
-Quantized matrices are as whole ones, of codes (packed.py). Where their compensators have products of their own, what
-comes first has the latent numbers of each behind the columns of all, in the same sum.
+Quantized matrices are as whole ones, of codes (codes/packed.py). Where their compensators have products of their own,
+what comes first has the latent numbers of each behind the columns of all, in the same sum.
 """
 
 from collections.abc import Callable
@@ -28,10 +28,10 @@ from functools import cached_property
 import numpy as np
 
 from meshrt.mesh.block import Block
+from meshrt.programs.mesh.codes.packed import Packed, Tiles
+from meshrt.programs.mesh.codes.whole import WholeCodes, finish_token, largest, prompt_product, token_codes
 from meshrt.programs.mesh.meshgemm import zeros
-from meshrt.programs.mesh.packed import Packed, Tiles
 from meshrt.programs.mesh.systems import Sums
-from meshrt.programs.mesh.whole import WholeCodes, finish_token, largest, prompt_product, token_codes
 from meshrt.records import dataclass
 
 

@@ -26,7 +26,7 @@ from meshrt.mesh.collectives.trees import Tree
 from meshrt.mesh.repeat import sampled
 from meshrt.mesh.wires.receiving import receive, receive_all
 from meshrt.mesh.wires.routes import ring_order, ring_place
-from meshrt.programs.mesh.packed import Packed, Tiles
+from meshrt.programs.mesh.codes.packed import Packed, Tiles
 
 
 def meshgemm(

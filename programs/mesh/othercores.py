@@ -20,10 +20,10 @@ from meshrt.models.config import Config
 from meshrt.models.family import family_of
 from meshrt.programs.mesh.chunks import Chunks, plain
 from meshrt.programs.mesh.climb import fill_evenly
+from meshrt.programs.mesh.codes.packed import Packed
 from meshrt.programs.mesh.crossings import cross_matrix, every_core, lay, matrix_crossing, take
 from meshrt.programs.mesh.linear import Linear
 from meshrt.programs.mesh.meshgemm import zeros
-from meshrt.programs.mesh.packed import Packed
 from meshrt.programs.mesh.regions import Region
 from meshrt.programs.mesh.units import Cut, as_units, cache_units, cut, from_units
 from meshrt.programs.mesh.weights import MeshExperts, MeshLayer, MeshMlp, Vector

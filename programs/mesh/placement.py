@@ -14,9 +14,9 @@ from meshrt.mesh.collectives.rings import Rings
 from meshrt.mesh.collectives.shifts import start_shift
 from meshrt.mesh.repeat import sampled
 from meshrt.mesh.wires.receiving import receive
+from meshrt.programs.mesh.codes.packed import Packed, Tiles
 from meshrt.programs.mesh.linear import Linear
 from meshrt.programs.mesh.meshgemm import coming_in, in_flight
-from meshrt.programs.mesh.packed import Packed, Tiles
 from meshrt.programs.mesh.weights import MeshMlp, MeshWeights
 
 

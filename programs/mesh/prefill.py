@@ -25,10 +25,10 @@ from meshrt.programs.mesh.activations import activated, cap
 from meshrt.programs.mesh.cache import TokenCache
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.crossings import cross_matrix
-from meshrt.programs.mesh.headnorms import norm_heads
 from meshrt.programs.mesh.linear import product
 from meshrt.programs.mesh.meshgemm import zeros
-from meshrt.programs.mesh.promptnorm import normed
+from meshrt.programs.mesh.norms.heads import norm_heads
+from meshrt.programs.mesh.norms.prefill import normed
 from meshrt.programs.mesh.regions import Region, layers_timed, multiplying
 from meshrt.programs.mesh.systems import Sums
 from meshrt.programs.mesh.weights import MeshExperts
@@ -271,7 +271,7 @@ def feed_forward(
     inputs = normed(config, chunks, region, x, layer.mlp_norm)
     w = layer.mlp
     if isinstance(w, MeshExperts):
-        from meshrt.programs.mesh.promptexperts import experts_of_prompt  # 64 ranks import what few models need
+        from meshrt.programs.mesh.experts.prefill import experts_of_prompt  # 64 ranks import what few models need
 
         return experts_of_prompt(region, chunks, w, region.layers[number], inputs, positions.length)
     with multiplying(region, chunks) as ready:

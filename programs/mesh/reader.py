@@ -8,12 +8,12 @@ import numpy as np
 from meshrt.mesh.block import Block
 from meshrt.mesh.wires.routes import ring_place
 from meshrt.models import matrix as forms
-from meshrt.models.checkpoint import Checkpoint
+from meshrt.models.folders.checkpoint import Checkpoint
 from meshrt.models.quantize.form import Quantized
 from meshrt.programs.mesh.chunks import Chunks, plain
-from meshrt.programs.mesh.grid import RegionGrid
+from meshrt.programs.mesh.experts.grid import RegionGrid
 from meshrt.programs.mesh.linear import Linear, Member
-from meshrt.programs.mesh.published import aligned_rows
+from meshrt.programs.mesh.published.kernels import aligned_rows
 from meshrt.records import dataclass
 
 
@@ -30,7 +30,7 @@ class WeightReader:
     turned: bool
     grid: RegionGrid
     apart: bool = False  # compensators of quantized matrices have products of their own
-    aligned: bool = False  # a layer's matrices lie as the published programs have them (published.py)
+    aligned: bool = False  # a layer's matrices lie as the published programs have them (published/kernels.py)
 
     def linear(
         self, matrices: Sequence[tuple[Sequence[forms.Matrix], np.ndarray]], rows: np.ndarray, turned: tuple[bool, bool]
@@ -40,8 +40,8 @@ class WeightReader:
         Each is one for every region of the grid, of one form; regions that are left over have none.
         """
         if isinstance(matrices[0][0][0].form, Quantized):  # where one matrix of a model is, all are
-            from meshrt.programs.mesh.packing import pack_matrices
-            from meshrt.programs.mesh.whole import WholeCodes
+            from meshrt.programs.mesh.codes.packing import pack_matrices
+            from meshrt.programs.mesh.codes.whole import WholeCodes
 
             packed = pack_matrices(
                 self.block,

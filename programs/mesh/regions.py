@@ -15,13 +15,13 @@ from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import Rings
 from meshrt.mesh.device import Device
-from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.models.family import family_of, first_unlike
+from meshrt.models.folders.checkpoint import Checkpoint
 from meshrt.programs.mesh.cache import Policy, TokenCache, kv_cache, stairs
 from meshrt.programs.mesh.chunks import Chunks
 from meshrt.programs.mesh.crossings import Crossing, matrix_crossing, vector_crossing, way_back
-from meshrt.programs.mesh.mixture import Mixture
+from meshrt.programs.mesh.experts.mixture import Mixture
 from meshrt.programs.mesh.systems import NO_PRODUCTS, NO_SUMS, Products, Programs, Sums, open_products, open_system
 from meshrt.programs.mesh.weights import MeshWeights, load_weights
 from meshrt.records import dataclass

@@ -85,7 +85,7 @@ def open_system(
 def _published(
     stack: ExitStack, block: Block, chunks: Chunks, rings: Rings | None, sample: int | None, dtype: Any
 ) -> tuple[Products, Sums]:
-    from meshrt.programs.mesh import onehead  # few runs need it
+    from meshrt.programs.mesh.published import onehead  # few runs need it
 
     if rings is None:
         x, y = (onehead.open_sum(stack, block, axis, 2, dtype) for axis in "xy")

@@ -12,11 +12,11 @@ import numpy as np
 
 from meshrt.mesh.block import Block
 from meshrt.models import matrix as forms
-from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.models.family import Family, family_of
+from meshrt.models.folders.checkpoint import Checkpoint
 from meshrt.programs.mesh.chunks import Chunks, plain
-from meshrt.programs.mesh.grid import RegionGrid, whole
+from meshrt.programs.mesh.experts.grid import RegionGrid, whole
 from meshrt.programs.mesh.linear import Linear
 from meshrt.programs.mesh.reader import WeightReader
 from meshrt.records import dataclass

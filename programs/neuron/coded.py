@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.models.checkpoint import Checkpoint
+from meshrt.models.folders.checkpoint import Checkpoint
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.form import Quantized
 from meshrt.models.quantize.packing import unpack

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.models.family import Family, family_of
+from meshrt.models.folders.checkpoint import Checkpoint
 from meshrt.neuron import isa as nisa
 from meshrt.neuron import language as nl
 from meshrt.neuron.core import NeuronCore

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.models.family import family_of
+from meshrt.models.folders.checkpoint import Checkpoint
 
 
 def padded(config: Config, checkpoint: Checkpoint | None, cores: int) -> tuple[Config, Checkpoint | None]:

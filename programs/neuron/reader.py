@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.models import matrix as forms
-from meshrt.models.checkpoint import Checkpoint
+from meshrt.models.folders.checkpoint import Checkpoint
 from meshrt.models.quantize.form import Quantized
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.tile import Tile

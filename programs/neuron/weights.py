@@ -8,9 +8,9 @@ import numpy as np
 
 from meshrt.errors import UsageError
 from meshrt.models import matrix as forms
-from meshrt.models.checkpoint import Checkpoint
 from meshrt.models.config import Config
 from meshrt.models.family import family_of
+from meshrt.models.folders.checkpoint import Checkpoint
 from meshrt.models.quantize.form import Quantized
 from meshrt.models.rope import cos_sin
 from meshrt.neuron import language as nl

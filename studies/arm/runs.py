@@ -7,9 +7,9 @@ from meshrt.arm.device import N2X8
 from meshrt.arm.soc import Soc
 from meshrt.errors import LimitError
 from meshrt.programs.arm.attention import HeadCounts, attention
-from meshrt.programs.arm.between import rms_norm, silu_times
-from meshrt.programs.arm.inputs import RowSource, quantized
 from meshrt.programs.arm.kv import ArmLayerCache
+from meshrt.programs.arm.products.inputs import RowSource, quantized
+from meshrt.programs.arm.simd.between import rms_norm, silu_times
 from meshrt.reports.report import Report
 from meshrt.studies.arm.published import HEADS, HIDDEN, INNER, MODEL, POSITIONS, TOKENS
 from meshrt.studies.rows import Emulate

@@ -15,10 +15,10 @@ from meshrt.arm.device import GIB, N2X8
 from meshrt.arm.isa import ld1, of, st1
 from meshrt.arm.kernel import MicroKernel
 from meshrt.arm.soc import Soc
-from meshrt.programs.arm.floats import product
-from meshrt.programs.arm.softmax import softmax
+from meshrt.programs.arm.simd.floats import product
+from meshrt.programs.arm.simd.softmax import softmax
+from meshrt.programs.arm.simd.vectors import sweep
 from meshrt.programs.arm.tiles import UNITS, plan
-from meshrt.programs.arm.vectors import sweep
 from meshrt.studies.arm.published import HIDDEN
 from meshrt.studies.arm.runs import number
 from meshrt.studies.rows import Emulate

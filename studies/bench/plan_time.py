@@ -12,9 +12,9 @@ from meshrt.gpu.gpus import Gpus
 from meshrt.gpu.presets import find_gpu
 from meshrt.models.catalogue import find_model
 from meshrt.models.family import read_family
-from meshrt.programs.gpu.batch import Tokens
+from meshrt.programs.gpu.batches.prompts import Tokens
 from meshrt.programs.gpu.opening import open_model, open_weights
-from meshrt.programs.gpu.request import Request
+from meshrt.programs.gpu.serving.request import Request
 from meshrt.programs.gpu.steps import CacheSteps
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board

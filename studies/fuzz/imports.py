@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.models.checkpoint import SINGLE, check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
+from meshrt.models.folders.checkpoint import SINGLE, check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.foreign.compressed import read_compressed
 from meshrt.models.foreign.ggufmodel import INSIDE, OUTSIDE, read_gguf
 from meshrt.models.foreign.model import write

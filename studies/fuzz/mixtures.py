@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.models.checkpoint import SINGLE, check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
+from meshrt.models.folders.checkpoint import SINGLE, check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.reference import forward, load_weights
 from meshrt.studies.fuzz.models import CONFIG, VARIANTS, FuzzCase, refused
 from meshrt.studies.fuzz.mutate import mutated_json

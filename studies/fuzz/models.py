@@ -17,9 +17,9 @@ import numpy as np
 
 from meshrt.errors import MeshrtError
 from meshrt.models.catalogue import find_model
-from meshrt.models.checkpoint import INDEX, SINGLE, check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
+from meshrt.models.folders.checkpoint import INDEX, SINGLE, check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.rope import cos_sin
 from meshrt.models.tokenizer import decode, encode, load_tokenizer
 from meshrt.programs.generation.options import GenerationOptions

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.models.checkpoint import SINGLE, check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
+from meshrt.models.folders.checkpoint import SINGLE, check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.integer import projection
 from meshrt.models.quantize.folder import read_dense
 from meshrt.models.quantize.form import Spec

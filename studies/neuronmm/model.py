@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from meshrt.models.catalogue import find_model
+from meshrt.models.compress.ranks import aligned_ranks, block_aligned_rank
 from meshrt.models.config import Config, read_config
-from meshrt.models.ranks import aligned_ranks, block_aligned_rank
 from meshrt.neuron.device import GIB, NeuronDevice
 from meshrt.ranks.files import write_file
 from meshrt.studies.files import check_folder

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshrt.models.catalogue import find_model
+from meshrt.models.compress.ranks import aligned_ranks
 from meshrt.models.config import read_config
-from meshrt.models.ranks import aligned_ranks
 from meshrt.neuron.device import NeuronDevice
 from meshrt.ranks.files import write_file
 from meshrt.studies.files import check_folder

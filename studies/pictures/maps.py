@@ -47,7 +47,7 @@ MOST = 1024  # senders, and receivers, of a picture: of more, those that follow 
 
 @dataclass(frozen=True, eq=False)
 class RunMaps:
-    """`about` as meshrt/mesh/mapfile.py describes it; `arrays` by PART/MAP, or PART/SITE/MAP of further sites."""
+    """`about` as meshrt/mesh/look/mapfile.py describes it; `arrays` by PART/MAP, or PART/SITE/MAP of further sites."""
 
     about: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray]

@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from meshrt.csl.direct import run
 from meshrt.csl.errors import ColorLimit
-from meshrt.csl.image import CORE_BYTES
-from meshrt.csl.router import COLORS
+from meshrt.csl.host.direct import run
+from meshrt.csl.language.image import CORE_BYTES
+from meshrt.csl.machine.router import COLORS
 from meshrt.errors import LimitError, MeshrtError, UsageError
 from meshrt.ranks.console import Console
 from meshrt.ranks.handout import gathered, handed_out

@@ -17,7 +17,7 @@ from meshrt.gpu.gpu import Gpu
 from meshrt.gpu.operations import add, matmul
 from meshrt.gpu.presets import GPU_PRESETS
 from meshrt.programs.gpu.forward import activated, normed, rotated
-from meshrt.programs.gpu.scheme import Results
+from meshrt.programs.gpu.schemes.scheme import Results
 from meshrt.programs.gpu.shards import NormShard
 from meshrt.studies.validate import eager
 from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind, Sizes, maybe_whole, whole, word

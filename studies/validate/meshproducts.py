@@ -15,7 +15,7 @@ from meshrt.mesh.collectives.allreduce import ktree
 from meshrt.mesh.collectives.rings import interleaved_rings
 from meshrt.mesh.device import Device
 from meshrt.mesh.presets import WSE3
-from meshrt.programs.mesh.published import published_meshgemm, published_meshgemv, steady
+from meshrt.programs.mesh.published.kernels import published_meshgemm, published_meshgemv, steady
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind, Sizes, whole

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 
 from meshrt.csl.errors import MemoryLimit
-from meshrt.csl.program import build
-from meshrt.csl.stamps import between
-from meshrt.csl.wafer import Wafer
+from meshrt.csl.host.stamps import between
+from meshrt.csl.language.program import build
+from meshrt.csl.machine.wafer import Wafer
 from meshrt.errors import UsageError
 from meshrt.studies.validate.kind import BatchRows, Emulated, MeasurementKind, Sizes
 from meshrt.studies.validate.meshproducts import GEMM, GEMV

@@ -14,8 +14,8 @@ from test_arm_linear import expected
 from test_arm_llama import logits_of
 
 from meshrt.models.catalogue import find_model
-from meshrt.models.checkpoint import open_checkpoint
 from meshrt.models.config import read_config
+from meshrt.models.folders.checkpoint import open_checkpoint
 from meshrt.models.quantize import codes as grids
 from meshrt.models.quantize.folder import read_parts
 from meshrt.models.quantize.model import quantize, read_model, statistics
@@ -23,7 +23,7 @@ from meshrt.models.quantize.sizes import CodeScheme
 from meshrt.models.reference import forward, load_weights
 from meshrt.models.stories import stories
 from meshrt.models.tokenizer import encode, load_tokenizer
-from meshrt.programs.arm.compensators import rows_of
+from meshrt.programs.arm.products.compensators import rows_of
 
 GIVEN: dict[str, Any] = {"prompt_ids": "1,5,2,9,3,3,8", "max_new_tokens": 3, "kv": "float32", "ignore_eos": True}
 RANKS = {"self_attn.k_proj": 5, "self_attn.o_proj": 8, "mlp.gate_proj": 7, "mlp.up_proj": 3, "mlp.down_proj": 16}

@@ -17,8 +17,8 @@ from meshrt.arm.isa import OPERATIONS, contract, ld1, of, st1
 from meshrt.arm.kernel import MicroKernel, execute
 from meshrt.arm.spill import spills
 from meshrt.errors import LimitError, UsageError
-from meshrt.programs.arm.kernels import KernelForm, integer_kernel
-from meshrt.programs.arm.packing import GroupRun, pack_inputs, pack_weights, padded, parts_of
+from meshrt.programs.arm.products.kernels import KernelForm, integer_kernel
+from meshrt.programs.arm.products.packing import GroupRun, pack_inputs, pack_weights, padded, parts_of
 from meshrt.programs.arm.tiles import UNITS, MicroTile, Unit, accesses, plan, row_tiles, traffic
 
 SMMLA, SDOT = UNITS["smmla"], UNITS["sdot"]

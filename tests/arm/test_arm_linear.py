@@ -20,11 +20,11 @@ from meshrt.models.eightbits import quantize_rows
 from meshrt.models.errors import ModelError
 from meshrt.models.integer import linear
 from meshrt.models.quantize import codes as grids
-from meshrt.programs.arm.inputs import RowSource, quantized, span_of
-from meshrt.programs.arm.kernels import KernelForm
-from meshrt.programs.arm.linear import product
+from meshrt.programs.arm.products.inputs import RowSource, quantized, span_of
+from meshrt.programs.arm.products.kernels import KernelForm
+from meshrt.programs.arm.products.linear import product
+from meshrt.programs.arm.products.weights import choose, panels_of, place
 from meshrt.programs.arm.split import equal
-from meshrt.programs.arm.weights import choose, panels_of, place
 from meshrt.ranks.board import Board
 from meshrt.ranks.control import Control
 

@@ -26,11 +26,11 @@ from meshrt.models.quantize.sizes import CodeScheme
 from meshrt.models.reference import forward, load_weights
 from meshrt.models.stories import stories
 from meshrt.models.tokenizer import encode, load_tokenizer
-from meshrt.programs.arm import products
 from meshrt.programs.arm.attention import HeadCounts, attention
-from meshrt.programs.arm.inputs import RowSource
 from meshrt.programs.arm.kv import ArmLayerCache
-from meshrt.programs.arm.vectors import units_of
+from meshrt.programs.arm.products import forms as products
+from meshrt.programs.arm.products.inputs import RowSource
+from meshrt.programs.arm.simd.vectors import units_of
 
 IDS = {"prompt_ids": "1,2,3,77,200,31,8,9,100,4,5", "max_new_tokens": 3, "ignore_eos": True}
 

@@ -14,13 +14,13 @@ from meshrt.models.experts import route
 from meshrt.models.reference import activated as truth_of
 from meshrt.models.reference import capped as cap_of
 from meshrt.models.reference import seen
-from meshrt.programs.arm.activations import acting, activated, bounded, capped, capping, scaled
-from meshrt.programs.arm.between import ArmNorm, norm_of, rms_norm
-from meshrt.programs.arm.kernels import KernelForm, integer_kernel
-from meshrt.programs.arm.planes import pack, planes_of, unpacking
-from meshrt.programs.arm.softmax import largest, softmax
+from meshrt.programs.arm.products.kernels import KernelForm, integer_kernel
+from meshrt.programs.arm.products.planes import pack, planes_of, unpacking
+from meshrt.programs.arm.simd.activations import acting, activated, bounded, capped, capping, scaled
+from meshrt.programs.arm.simd.between import ArmNorm, norm_of, rms_norm
+from meshrt.programs.arm.simd.softmax import largest, softmax
+from meshrt.programs.arm.simd.top import likeliest
 from meshrt.programs.arm.tiles import UNITS
-from meshrt.programs.arm.top import likeliest
 
 SEEDS = st.integers(0, 99)
 
@@ -133,7 +133,7 @@ def test_planes_waste_no_bit_and_come_back(bits: int) -> None:
 def test_kernels_of_planes_stay_within_the_registers(bits: int, unit: str) -> None:
     from test_arm_linear import new_soc
 
-    from meshrt.programs.arm.weights import choose
+    from meshrt.programs.arm.products.weights import choose
 
     how = choose(new_soc(), KernelForm(bits, shift="zero"), unit)
     kernel = integer_kernel(how.unit, how.rows, how.columns, how.form)

@@ -14,12 +14,12 @@ from test_arm_vectors import near, ran, team_of
 from meshrt.arm.core import Team
 from meshrt.models.errors import ModelError
 from meshrt.models.graph import BINARY, OPERATORS, REDUCE, UNARY, Node, compute
-from meshrt.programs.arm import choices, exponent
-from meshrt.programs.arm.choices import COMPARE, TRUTHS, WHOLE, lanes_of
-from meshrt.programs.arm.functions import FARTHEST
 from meshrt.programs.arm.graph import operator_of
-from meshrt.programs.arm.moves import moved, moves_of
-from meshrt.programs.arm.operators import ALONG, EACH, along, each, each_kernel
+from meshrt.programs.arm.simd import choices, exponent
+from meshrt.programs.arm.simd.choices import COMPARE, TRUTHS, WHOLE, lanes_of
+from meshrt.programs.arm.simd.functions import FARTHEST
+from meshrt.programs.arm.simd.moves import moved, moves_of
+from meshrt.programs.arm.simd.operators import ALONG, EACH, along, each, each_kernel
 
 FUNCTIONS = {"Log", "Sin", "Cos", "Pow"}
 NEAR = {"Sigmoid": 2e-7, "Tanh": 3e-7, "Erf": 4e-7}  # of the largest, which is 1; of Exp 3e-7 of each

@@ -16,7 +16,7 @@ from test_arm_vectors import team_of
 
 from meshrt.arm.kernel import OTHERS
 from meshrt.errors import LimitError
-from meshrt.programs.arm.vectors import F32, laid, sweep, taken
+from meshrt.programs.arm.simd.vectors import F32, laid, sweep, taken
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.console import Console
 from meshrt.reports.report import Report

@@ -19,12 +19,12 @@ from meshrt.arm.isa import OPERATIONS, ld1, of, st1
 from meshrt.arm.kernel import MicroKernel
 from meshrt.models.eightbits import block_sums, quantize_rows
 from meshrt.models.errors import ModelError
-from meshrt.programs.arm import exponent
-from meshrt.programs.arm.between import rms_norm, silu_times
-from meshrt.programs.arm.eightbits import rounded, scales
-from meshrt.programs.arm.softmax import rotated, softmax
-from meshrt.programs.arm.stored import restored, store
-from meshrt.programs.arm.vectors import F32, added, laid, narrowed, sweep, taken, widened
+from meshrt.programs.arm.simd import exponent
+from meshrt.programs.arm.simd.between import rms_norm, silu_times
+from meshrt.programs.arm.simd.eightbits import rounded, scales
+from meshrt.programs.arm.simd.softmax import rotated, softmax
+from meshrt.programs.arm.simd.stored import restored, store
+from meshrt.programs.arm.simd.vectors import F32, added, laid, narrowed, sweep, taken, widened
 
 SIZES = st.tuples(st.integers(1, 9), st.integers(1, 70), st.integers(0, 99))
 

@@ -16,7 +16,7 @@ from mpi_jobs import run_ranks
 from runs import run_program
 
 from meshrt.errors import LimitError
-from meshrt.models.checkpoint import Checkpoint
+from meshrt.models.folders.checkpoint import Checkpoint
 from meshrt.programs.gemm import random_matrices
 
 CORE = r"core (0, 0): {} asks for {} bytes, {} are in use, the limit is 49152 (device wse2); use a larger --mesh"

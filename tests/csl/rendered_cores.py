@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.csl.wafer import Wafer
+from meshrt.csl.machine.wafer import Wafer
 
 HALF = np.float16
 

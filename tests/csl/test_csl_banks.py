@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from meshrt.csl import compiled
-from meshrt.csl.banks import conflicts
 from meshrt.csl.costs import COSTS
-from meshrt.csl.direct import run as run_layout
 from meshrt.csl.errors import CslError
-from meshrt.csl.program import build
+from meshrt.csl.host.direct import run as run_layout
+from meshrt.csl.language.program import build
+from meshrt.csl.machine import compiled
+from meshrt.csl.machine.banks import conflicts
+from meshrt.csl.machine.vectors import Mem
 from meshrt.csl.report import report_of
-from meshrt.csl.vectors import Mem
 from tests.csl.test_csl_machine import both
 from tests.csl.test_csl_ranks import on_ranks
 from tests.csl_programs import write

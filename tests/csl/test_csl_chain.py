@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from meshrt.csl.direct import run as run_layout
+from meshrt.csl.host.direct import run as run_layout
 from tests.csl.test_csl_refusals import SEND
 from tests.csl_programs import write
 

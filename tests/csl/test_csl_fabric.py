@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshrt.csl.child import run as run_child
 from meshrt.csl.costs import COSTS
-from meshrt.csl.direct import run as run_layout
-from meshrt.csl.lexer import tokens
+from meshrt.csl.host.child import run as run_child
+from meshrt.csl.host.direct import run as run_layout
+from meshrt.csl.syntax.lexer import tokens
 from tests import csl_programs
 from tests.csl_programs import run
 

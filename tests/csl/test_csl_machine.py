@@ -7,11 +7,11 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
-from meshrt.csl import compiled
 from meshrt.csl.errors import MemoryLimit
-from meshrt.csl.program import build
+from meshrt.csl.language.program import build
+from meshrt.csl.machine import compiled
+from meshrt.csl.machine.wafer import Wafer
 from meshrt.csl.report import report_of
-from meshrt.csl.wafer import Wafer
 from tests.csl_programs import write
 
 END = "comptime { @export_symbol(main); }\n"

@@ -35,7 +35,7 @@ library, layout, turns, words = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]
 spec = importlib.util.spec_from_file_location("faulty._machine", library)
 machine = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(machine)
-from meshrt.csl import compiled
+from meshrt.csl.machine import compiled
 compiled._machine = machine
 counts = ctypes.CDLL(library)
 turn, asked = (ctypes.c_long.in_dll(counts, name) for name in ("turn", "asked"))
@@ -44,9 +44,9 @@ if words:
     sys.argv = ["meshrt", *words]
     from meshrt.cli import main
     main()
-from meshrt.csl.program import build
+from meshrt.csl.language.program import build
 from meshrt.csl.report import report_of
-from meshrt.csl.wafer import Wafer
+from meshrt.csl.machine.wafer import Wafer
 program = build(Path(layout), {"width": 2}, "wse2")
 found = []
 for one in turns:

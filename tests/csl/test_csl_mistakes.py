@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from meshrt.commands.csl import command
 from meshrt.csl.errors import CslError
-from meshrt.csl.exported import argument
-from meshrt.csl.types import TYPES
+from meshrt.csl.host.exported import argument
+from meshrt.csl.language.types import TYPES
 from meshrt.errors import UsageError
 from tests.mpi_jobs import Finished
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshrt.csl.program import build
-from meshrt.csl.wafer import Wafer
+from meshrt.csl.language.program import build
+from meshrt.csl.machine.wafer import Wafer
 from tests.csl.rendered_cores import HALF, Cores, cores_of
 from tests.csl.rendered_decode import decode
 from tests.csl.rendered_prefill import prefill

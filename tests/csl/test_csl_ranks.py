@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from meshrt.csl import compiled
-from meshrt.csl.blocks import NEVER, WaferBlock, shape
-from meshrt.csl.direct import run
 from meshrt.csl.errors import Deadlock
-from meshrt.csl.state import WaferState
+from meshrt.csl.host.direct import run
+from meshrt.csl.machine import compiled
+from meshrt.csl.machine.blocks import NEVER, WaferBlock, shape
+from meshrt.csl.machine.state import WaferState
 from tests.csl.test_csl_machine import END, ROUTES, WAVELETS
 from tests.csl.test_csl_router import CHANGED, MIDDLE, PASS_ON
 from tests.csl_programs import write

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from meshrt.csl import commands
 from meshrt.csl.errors import CslError
+from meshrt.csl.machine import commands
 from tests.csl_programs import run
 
 # A sum goes east along a row; then every router is torn down, turned round, and twice the sum goes west.

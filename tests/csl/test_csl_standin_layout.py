@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meshrt.csl.child import run
+from meshrt.csl.host.child import run
 
 CORE = """
 param count: u16;

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from meshrt.csl.errors import CslError
-from meshrt.csl.filters import Counter, DataRange, filter_of
-from meshrt.csl.router import EAST, NORTH, RAMP, WEST, RouterEntry
+from meshrt.csl.machine.filters import Counter, DataRange, filter_of
+from meshrt.csl.machine.router import EAST, NORTH, RAMP, WEST, RouterEntry
 
 POSITIONS = [(frozenset([WEST]), frozenset([direction])) for direction in (RAMP, EAST, NORTH)]
 

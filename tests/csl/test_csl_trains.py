@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given
 
-from meshrt.csl.trains import Train, available, insert, take, waiting
+from meshrt.csl.machine.trains import Train, available, insert, take, waiting
 
 # (head, gap, wavelets, whether it is a control wavelet), and how many are taken before the next comes
 COMING = st.lists(

@@ -32,7 +32,8 @@ from meshrt.models.reference import (
     normed,
     rotary_tables,
 )
-from meshrt.programs.gpu import experts, mixing
+from meshrt.programs.gpu.experts import mixing
+from meshrt.programs.gpu.experts import products as experts
 from meshrt.ranks.console import Console
 from meshrt.studies.bench import serve as serving
 

@@ -13,9 +13,9 @@ from random_models import BASE, CASES, random_checkpoint
 
 from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
-from meshrt.models.checkpoint import expected_shapes
-from meshrt.models.compress import compress
+from meshrt.models.compress.model import compress
 from meshrt.models.config import read_config
+from meshrt.models.folders.checkpoint import expected_shapes
 from meshrt.models.reference import forward, generate, load_weights
 
 SCHEMES = ("dense", "base", "deinfer", "overlapped")

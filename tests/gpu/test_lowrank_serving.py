@@ -15,8 +15,8 @@ from test_lowrank import GQA, every_matrix, random_model
 
 from meshrt.errors import LimitError
 from meshrt.models.catalogue import find_model
-from meshrt.programs.gpu.pages import Pages, runs
-from meshrt.programs.gpu.request import BatchLimits
+from meshrt.programs.gpu.cache.pages import Pages, runs
+from meshrt.programs.gpu.serving.request import BatchLimits
 
 PROMPTS = [(5, 77, 31), (4, 90, 12, 8, 66, 41, 23, 3, 9), (1,), (60, 61, 62, 63, 64, 65), (7, 7, 7, 8)]
 NEW = 11

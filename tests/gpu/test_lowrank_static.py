@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from test_lowrank import GQA, IDS, random_model
 
 from meshrt.models.family import read_family
-from meshrt.programs.gpu.batch import Tokens
+from meshrt.programs.gpu.batches.prompts import Tokens
 from meshrt.programs.gpu.opening import open_model, open_weights
-from meshrt.programs.gpu.request import Request
+from meshrt.programs.gpu.serving.request import Request
 from meshrt.programs.gpu.steps import PLANS, CacheSteps, rounded
 
 WAYS = [

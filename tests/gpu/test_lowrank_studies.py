@@ -18,8 +18,8 @@ from meshrt.commands.figures import plan
 from meshrt.errors import UsageError
 from meshrt.models.catalogue import find_model
 from meshrt.program import load_program
-from meshrt.programs.gpu.load import figures, parse_lengths, random_requests, spread
-from meshrt.programs.gpu.request import Request
+from meshrt.programs.gpu.serving.load import figures, parse_lengths, random_requests, spread
+from meshrt.programs.gpu.serving.request import Request
 from meshrt.ranks.console import Console
 from meshrt.reports.report import print_table
 from meshrt.studies.bench import plan_time

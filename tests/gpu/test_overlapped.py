@@ -11,7 +11,7 @@ from test_lowrank import GQA, close, random_model, reference
 from meshrt.errors import UsageError
 from meshrt.gpu.beside import begin, finish
 from meshrt.gpu.gpu import Cost
-from meshrt.programs.gpu.overlapped import HALVES
+from meshrt.programs.gpu.schemes.overlapped import HALVES
 
 LONG = [1 + at * 7 % 89 for at in range(HALVES + 3)]
 SHAPE: dict[str, Any] = {"ratio": 0.4, "layers": 4, "prompt_tokens": 4096, "max_new_tokens": 6}

@@ -15,7 +15,7 @@ from meshrt.models.catalogue import find_model
 from meshrt.models.family import read_family
 from meshrt.programs.gpu.pipeline import answer, open_pipelines
 from meshrt.programs.gpu.quantizing import hold_of
-from meshrt.programs.gpu.request import Request
+from meshrt.programs.gpu.serving.request import Request
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console, Turns
 from meshrt.ranks.control import Control

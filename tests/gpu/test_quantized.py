@@ -17,8 +17,8 @@ from meshrt.gpu.codes import UNIT, GpuCodes, room_for
 from meshrt.gpu.operations import coded_matmuls, int3_matmul
 from meshrt.gpu.presets import find_gpu
 from meshrt.models.catalogue import find_model
-from meshrt.models.checkpoint import open_checkpoint
 from meshrt.models.config import read_config
+from meshrt.models.folders.checkpoint import open_checkpoint
 from meshrt.models.quantize.folder import read_dense
 from meshrt.models.quantize.form import Quantized
 from meshrt.models.quantize.model import quantize, read_model, statistics

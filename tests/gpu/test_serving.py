@@ -25,15 +25,15 @@ from meshrt.models.config import read_config
 from meshrt.models.errors import ModelError
 from meshrt.models.family import read_family
 from meshrt.models.reference import generate, load_weights
-from meshrt.programs.gpu.batch import Tokens
-from meshrt.programs.gpu.load import Arrivals, random_requests, ranged
-from meshrt.programs.gpu.metrics import lock_step, parse_goodput, parse_percentiles, vllm_figures, wait_growth
-from meshrt.programs.gpu.mixing import mixing_of
-from meshrt.programs.gpu.pages import Pages
+from meshrt.programs.gpu.batches.prompts import Tokens
+from meshrt.programs.gpu.cache.pages import Pages
+from meshrt.programs.gpu.experts.mixing import mixing_of
 from meshrt.programs.gpu.quantizing import hold_of
-from meshrt.programs.gpu.request import BatchLimits, Request
-from meshrt.programs.gpu.serving import serve
-from meshrt.programs.gpu.traces import read_trace
+from meshrt.programs.gpu.serving.batching import serve
+from meshrt.programs.gpu.serving.load import Arrivals, random_requests, ranged
+from meshrt.programs.gpu.serving.metrics import lock_step, parse_goodput, parse_percentiles, vllm_figures, wait_growth
+from meshrt.programs.gpu.serving.request import BatchLimits, Request
+from meshrt.programs.gpu.serving.traces import read_trace
 
 SAME = (11, 45, 3, 28, 60, 9, 17)  # a beginning that some prompts share: one block of 4, and more
 PROMPTS = [(*SAME, 5, 77, 31), (*SAME, 4, 90, 12, 8, 66), (1,), SAME, (*SAME, 5, 77, 2, 2), (7, 7, 7, 8)]

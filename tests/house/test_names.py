@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("ci", "examples", "launch", "meshrt", "models", "programs", "studies", "tests")
 SAY_NOTHING = {"found", "one", "told", "asked", "known", "there", "here", "some", "thing", "what"}
 OF_THEIR_OWN = {  # what they hold has no other name
-    ("meshrt/csl/builtins.py", "one"),  # the number
+    ("meshrt/csl/language/builtins.py", "one"),  # the number
     ("models/stories.py", "thing"),  # of a story
     ("meshrt/commands/show.py", "what"),  # its option
 }
@@ -27,7 +27,7 @@ TEXTS = re.compile(
 )
 PYTHON = "#!/usr/bin/env python3"  # how commands in ci/ begin that have no ending
 # Nodes of CSL's grammar are only ever named n.NAME or nodes.NAME: its words are not the house's.
-GRAMMAR = "meshrt/csl/nodes.py"
+GRAMMAR = "meshrt/csl/syntax/nodes.py"
 TWICE = {  # classes and types' names that several files define, and why
     "Array": "NumPy's, wherever it is",
     "Arrays": "a list of them, one for each device that a rank hosts",
@@ -62,7 +62,7 @@ def house() -> dict[str, Names]:
 def names_of(text: str, types: bool) -> Names:
     """`types`: those, too. Most files have the words in texts and comments alone, and of these no tree is made, or
     only its top is looked at."""
-    words, nodes = SAY_NOTHING & words_of(text), "meshrt.csl.nodes"
+    words, nodes = SAY_NOTHING & words_of(text), "meshrt.csl.syntax.nodes"
     tree = ast.parse(text if words or types or nodes in text else "")
     imported = {node.module for node in nodes_of(tree) if isinstance(node, ast.ImportFrom)} if nodes in text else set()
     return Names(words and words & {*locals_of(tree)}, [*types_of(tree)] if types else [], nodes in imported)

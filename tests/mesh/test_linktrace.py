@@ -16,10 +16,10 @@ from runs import parted
 
 from meshrt.emulate import emulate
 from meshrt.errors import UsageError
-from meshrt.mesh import criticalpath, linktrace, past, timeline, waits
 from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
+from meshrt.mesh.look import criticalpath, linktrace, past, timeline, waits
 from meshrt.mesh.machine import gather, open_machine
 from meshrt.mesh.wires import fabric, receiving
 from meshrt.mesh.wires.routes import Route, chain

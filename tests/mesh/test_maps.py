@@ -16,15 +16,15 @@ from mpi4py import MPI
 
 from meshrt.emulate import emulate
 from meshrt.errors import LimitError, UsageError
-from meshrt.mesh import pairs as pairs_module
 from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
+from meshrt.mesh.look import pairs as pairs_module
+from meshrt.mesh.look.mapfile import write_maps
+from meshrt.mesh.look.pairs import new_pairs
+from meshrt.mesh.look.peaks import NamedMemory, new_peaks
 from meshrt.mesh.machine import open_machine
-from meshrt.mesh.mapfile import write_maps
 from meshrt.mesh.mesh import EAST, SOUTH, Mesh
-from meshrt.mesh.pairs import new_pairs
-from meshrt.mesh.peaks import NamedMemory, new_peaks
 from meshrt.mesh.repeat import repeated
 from meshrt.mesh.wires import fabric, software
 from meshrt.mesh.wires.routes import Route, chain

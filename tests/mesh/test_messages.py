@@ -22,10 +22,10 @@ from runs import parted
 from meshrt.emulate import emulate
 from meshrt.errors import UsageError
 from meshrt.groups.operations import CALC, NODES, RECEIVE, SEND, Operation, chakra, goal
-from meshrt.mesh import messages
 from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
+from meshrt.mesh.look import messages
 from meshrt.mesh.machine import gather, open_machine
 from meshrt.mesh.wires import fabric, software
 from meshrt.mesh.wires.routes import Route, chain

@@ -18,15 +18,15 @@ from runs import parted
 
 from meshrt.emulate import emulate
 from meshrt.errors import UsageError
-from meshrt.mesh import criticalpath, timeline
 from meshrt.mesh.clock import Clock
 from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
 from meshrt.mesh.exchange.retrace import begun, journal
+from meshrt.mesh.look import criticalpath, timeline
+from meshrt.mesh.look.timeline import STEPS, Timeline, choose
 from meshrt.mesh.machine import gather, open_machine
 from meshrt.mesh.mesh import Mesh
-from meshrt.mesh.timeline import STEPS, Timeline, choose
 from meshrt.mesh.wires import fabric, ramps, software
 from meshrt.mesh.wires.routes import chain
 from meshrt.mesh.wires.tables import installed

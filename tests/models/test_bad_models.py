@@ -17,10 +17,10 @@ from mpi_jobs import run_ranks
 from random_models import BASE, LLAMA3, random_checkpoint, random_weights
 from safetensors.numpy import save_file
 
-from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import MAX_LAYERS, Config, read_config
 from meshrt.models.errors import ModelError
-from meshrt.models.files import MAX_JSON_BYTES, read_text
+from meshrt.models.folders.checkpoint import check_shapes, open_checkpoint
+from meshrt.models.folders.files import MAX_JSON_BYTES, read_text
 from meshrt.models.keys import MAX_SIZE
 from meshrt.models.tokenizer import decode, encode, load_tokenizer
 

@@ -19,11 +19,11 @@ from safetensors.numpy import load_file, save_file
 from meshrt.commands.compress import command, print_report
 from meshrt.models.calibrate import layer_grams
 from meshrt.models.catalogue import find_model
-from meshrt.models.checkpoint import check_shapes, expected_shapes, open_checkpoint
-from meshrt.models.compress import compress
+from meshrt.models.compress.model import compress
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
 from meshrt.models.family import family_of
+from meshrt.models.folders.checkpoint import check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.matrix import Matrix
 from meshrt.models.perplexity import perplexity
 from meshrt.models.reference import attention, forward, layer, load_weights, normed, project
@@ -359,7 +359,7 @@ def test_a_text_by_the_tokenizer_of_another_model_is_refused() -> None:
 
 @pytest.mark.all
 def test_perplexity_is_that_of_the_training_program() -> None:
-    """The README's figure was computed in torch by models/train.py, over the same 200 stories."""
+    """The README's figure was computed in torch by models/training/train.py, over the same 200 stories."""
     config, tokenizer = read_config(BASE), load_tokenizer(BASE)
     test = story_sequences(config, tokenizer, HELD_OUT_SEED, HELD_OUT_STORIES)
     readme = (BASE / "README.md").read_text()

@@ -12,9 +12,9 @@ from random_models import BASE, random_checkpoint
 from safetensors.numpy import load_file, save_file
 
 from meshrt.commands.import_ import command
-from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import read_config
 from meshrt.models.errors import ModelError
+from meshrt.models.folders.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.foreign.compressed import CompressedScheme, read_codes, read_compressed
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.halves import halves

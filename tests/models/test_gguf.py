@@ -15,9 +15,9 @@ from runs import run_program
 
 from meshrt.commands.import_ import command
 from meshrt.models.catalogue import find_model
-from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
+from meshrt.models.folders.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.foreign.blocks import codes_of, with_offset
 from meshrt.models.foreign.gguf import Gguf, GgufTensor, open_gguf
 from meshrt.models.foreign.ggufmodel import read_gguf, read_sizes

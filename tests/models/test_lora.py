@@ -38,7 +38,7 @@ QUICK = {"steps": 60, "batch": 4, "tokens": 64, "rank": 4, "lr": 2e-3, "stories"
 def trained(folder: Path, out: Path, **given: Any) -> Path:
     import torch
 
-    from meshrt.models.lora import recover
+    from meshrt.models.training.lora import recover
 
     torch.manual_seed(0)
     recover(Namespace(**QUICK | given, out=out), folder)
@@ -101,7 +101,7 @@ def test_what_comes_out_runs_on_neuroncores(
 def test_nothing_changes_at_first_and_merged_is_what_was_trained(name: str, tmp_path: Path) -> None:
     import torch
 
-    from meshrt.models.lora import add_lora, merge, read_model
+    from meshrt.models.training.lora import add_lora, merge, read_model
 
     folder, ids = random_checkpoint(CASES[name], tmp_path / "model", case_seed(name)), case_ids(name)
     model, tokens = read_model(folder), torch.tensor([ids])
@@ -135,7 +135,7 @@ def test_a_model_without_factors_is_refused(tmp_path: Path) -> None:
      ({"seed": HELD_OUT_SEED}, "that of the held-out stories")],
 )  # fmt: skip
 def test_numbers_that_no_training_has_are_refused(change: dict[str, Any], message: str) -> None:
-    from meshrt.models.lora import check
+    from meshrt.models.training.lora import check
 
     with pytest.raises(ModelError, match=message):
         check(Namespace(**QUICK | change))

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from random_models import BASE, CASES, case_seed, random_checkpoint, random_weights
 from safetensors.numpy import save_file
 
-from meshrt.models.checkpoint import check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
+from meshrt.models.folders.checkpoint import check_shapes, expected_shapes, open_checkpoint
 
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from meshrt.models.config import Config
-from meshrt.models.decompose import (
+from meshrt.models.compress.decompose import (
     DAMPING,
     absorb,
     afm,
@@ -21,8 +20,9 @@ from meshrt.models.decompose import (
     weight_error,
     whitened_svd,
 )
+from meshrt.models.compress.ranks import aligned_ranks, block_aligned_rank
+from meshrt.models.config import Config
 from meshrt.models.errors import ModelError
-from meshrt.models.ranks import aligned_ranks, block_aligned_rank
 
 Matrix = NDArray[np.float64]
 METHODS: dict[str, Callable[[Matrix, Matrix, int], tuple[Matrix, Matrix]]] = {

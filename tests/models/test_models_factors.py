@@ -9,9 +9,9 @@ import pytest
 from random_models import BASE, CASES, case_seed, random_checkpoint, random_weights
 from safetensors.numpy import save_file
 
-from meshrt.models.checkpoint import Checkpoint, check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
+from meshrt.models.folders.checkpoint import Checkpoint, check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.matrix import Dense, LowRank, Matrix
 
 LOWRANK = CASES["lowrank"]

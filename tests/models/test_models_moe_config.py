@@ -10,9 +10,9 @@ import pytest
 from moe_models import CASES, DEEPSEEK, MIXTRAL, OLMOE, QWEN2, QWEN3, random_moe
 
 from meshrt.models.catalogue import find_model, has_experts, packaged
-from meshrt.models.checkpoint import check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
+from meshrt.models.folders.checkpoint import check_shapes, expected_shapes, open_checkpoint
 from meshrt.models.matrix import Experts
 from meshrt.studies.fuzz.mixtures import COUNTS, MIXTURES, WRONG, files, valid_checkpoint
 from meshrt.studies.fuzz.models import CONFIG, VARIANTS

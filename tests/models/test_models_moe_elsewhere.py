@@ -13,17 +13,17 @@ from mpi_jobs import Finished
 from random_models import BASE, random_checkpoint, random_weights
 
 from meshrt.models.calibrate import expert_tokens, layer_grams
-from meshrt.models.checkpoint import expected_shapes
-from meshrt.models.compress import compress
+from meshrt.models.compress.model import compress
+from meshrt.models.compress.ranks import aligned_ranks, named_ranks
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
 from meshrt.models.family import check_plain, evenly, family_of, with_ranks
+from meshrt.models.folders.checkpoint import expected_shapes
 from meshrt.models.matrix import Experts, Matrix, Mlp
 from meshrt.models.quantize.choice import choose
 from meshrt.models.quantize.model import quantize, read_model, statistics
 from meshrt.models.quantize.shapes import shapes_of
 from meshrt.models.quantize.sizes import CodeScheme, compensator_bytes
-from meshrt.models.ranks import aligned_ranks, named_ranks
 from meshrt.models.reference import forward, layer, load_weights, project
 from meshrt.models.rope import cos_sin
 

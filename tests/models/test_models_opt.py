@@ -9,9 +9,9 @@ from decomposed import decompose
 from gpu_runs import logits_of, new_gpus, run_lowrank
 from opt_models import BASE, CASES, IDS, random_opt
 
-from meshrt.models.checkpoint import expected_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
+from meshrt.models.folders.checkpoint import expected_shapes, open_checkpoint
 from meshrt.models.reference import forward
 
 

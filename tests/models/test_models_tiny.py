@@ -9,13 +9,13 @@ import pytest
 
 from meshrt.models.calibrate import expert_tokens
 from meshrt.models.catalogue import find_model, has_experts, has_weights, packaged
-from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
+from meshrt.models.folders.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.reference import forward, generate, load_weights
 from meshrt.models.stories import HELD_OUT_SEED, stories
 from meshrt.models.texts import story_sequences
-from meshrt.models.tiny import CONFIGS, router_loss
 from meshrt.models.tokenizer import decode, encode, load_tokenizer
+from meshrt.models.training.tiny import CONFIGS, router_loss
 
 PARAMETERS = {"llama-tiny": 853_120, "mixtral-tiny": 1_840_256, "deepseek-tiny": 1_744_000}
 MIXTURES = [name for name in CONFIGS if name != "llama-tiny"]

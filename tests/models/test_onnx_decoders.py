@@ -14,8 +14,8 @@ from onnx_graphs import FLOAT, Builder, bits4, decoder, packed, save
 from random_models import BASE, CASES, case_ids, case_seed, random_checkpoint
 
 from meshrt.commands.import_ import command
-from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import Config, read_config
+from meshrt.models.folders.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.integer import linear
 from meshrt.models.onnx.rotary import LLAMA3, known
 from meshrt.models.quantize.folder import read_parts

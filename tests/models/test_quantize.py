@@ -16,11 +16,11 @@ from safetensors.numpy import load_file, save_file
 from meshrt.commands.quantize import command
 from meshrt.models.calibrate import layer_grams
 from meshrt.models.catalogue import find_model
-from meshrt.models.checkpoint import check_shapes, open_checkpoint
-from meshrt.models.compress import compress
+from meshrt.models.compress.decompose import feature_error, weight_error
+from meshrt.models.compress.model import compress
 from meshrt.models.config import Config, read_config
-from meshrt.models.decompose import feature_error, weight_error
 from meshrt.models.errors import ModelError
+from meshrt.models.folders.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.perplexity import difference, losses, of_losses, perplexity
 from meshrt.models.quantize.folder import read_dense, read_parts
 from meshrt.models.quantize.form import Quantized

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshrt.models.decompose import feature_error, weight_error
+from meshrt.models.compress.decompose import feature_error, weight_error
 from meshrt.models.errors import ModelError
 from meshrt.models.quantize.codes import Codes, nearest, symmetric
 from meshrt.models.quantize.gptq import gptq

@@ -9,8 +9,8 @@ from gpu_runs import new_gpus
 from meshrt.gpu.codes import GpuCodes
 from meshrt.gpu.operations import int3_matmul
 from meshrt.models.catalogue import find_model
-from meshrt.models.checkpoint import open_checkpoint
 from meshrt.models.config import read_config
+from meshrt.models.folders.checkpoint import open_checkpoint
 from meshrt.models.quantize.codes import nearest, symmetric
 from meshrt.models.quantize.halfwords import codes_as_halves, weights_as_halves
 from meshrt.models.quantize.hqq import hqq

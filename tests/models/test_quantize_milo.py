@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshrt.models.decompose import weight_error
+from meshrt.models.compress.decompose import weight_error
 from meshrt.models.quantize.codes import Codes
 from meshrt.models.quantize.compensator import factors, stored
 from meshrt.models.quantize.hqq import hqq

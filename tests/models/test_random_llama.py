@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from meshrt.models import random_llama
-from meshrt.models.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.config import read_config
+from meshrt.models.folders.checkpoint import check_shapes, open_checkpoint
 
 SIZES = ["--hidden", "40", "--inner", "56", "--layers", "2", "--heads", "4", "--kv-heads", "2", "--vocabulary", "67"]
 

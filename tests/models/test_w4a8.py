@@ -14,11 +14,11 @@ from safetensors.numpy import load_file, save_file
 from meshrt.commands.quantize import command
 from meshrt.models import reference
 from meshrt.models.catalogue import find_model
-from meshrt.models.checkpoint import check_shapes, open_checkpoint
+from meshrt.models.compress.decompose import weight_error
 from meshrt.models.config import Config, read_config
-from meshrt.models.decompose import weight_error
 from meshrt.models.errors import ModelError
 from meshrt.models.family import family_of
+from meshrt.models.folders.checkpoint import check_shapes, open_checkpoint
 from meshrt.models.integer import linear, projection
 from meshrt.models.matrix import Matrix
 from meshrt.models.perplexity import losses, of_losses

@@ -18,7 +18,7 @@ from meshrt.mesh.device import Device
 from meshrt.mesh.presets import WSE2
 from meshrt.models.config import read_config
 from meshrt.models.reference import forward, load_weights
-from meshrt.programs.mesh.onehead import add_to_roots, groups_of, open_chains
+from meshrt.programs.mesh.published.onehead import add_to_roots, groups_of, open_chains
 
 # One head of the embedding's width. On 4 x 4 cores 8 numbers of 30 to a core, 13 of 50, 3 tokens of 9: padding in all.
 ONE = BASE | {"hidden_size": 30, "intermediate_size": 50, "num_attention_heads": 1, "num_key_value_heads": 1}

@@ -15,10 +15,10 @@ from runs import new_block, run_program
 
 from meshrt.errors import LimitError, UsageError
 from meshrt.models.catalogue import find_model
-from meshrt.models.checkpoint import open_checkpoint
+from meshrt.models.compress.ranks import aligned_ranks
 from meshrt.models.config import Config, read_config
+from meshrt.models.folders.checkpoint import open_checkpoint
 from meshrt.models.matrix import Matrix
-from meshrt.models.ranks import aligned_ranks
 from meshrt.models.reference import forward, load_weights
 from meshrt.programs.mesh.chunks import cut_dimensions
 from meshrt.programs.mesh.weights import load_weights as place_weights

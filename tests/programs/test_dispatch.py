@@ -12,7 +12,7 @@ from measure import measured, on_first
 from runs import new_block, run_program
 from tiers import examples
 
-from meshrt.programs.mesh.dispatch import DispatchWay, PieceMoves, carry
+from meshrt.programs.mesh.experts.dispatch import DispatchWay, PieceMoves, carry
 
 N, LINES, PLACES = 6, 4, 3
 WAYS = get_args(DispatchWay)

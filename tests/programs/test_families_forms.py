@@ -11,7 +11,7 @@ from gpu_runs import logits_of, new_gpus
 from measure import on_one_rank
 from runs import run_on_cores, run_program
 
-from meshrt.models.compress import compress
+from meshrt.models.compress.model import compress
 from meshrt.models.config import Config, read_config
 from meshrt.models.quantize.model import quantize, read_model, statistics
 from meshrt.models.quantize.sizes import CodeScheme

@@ -11,10 +11,10 @@ from measure import on_one_rank, run_report
 from moe_models import IDS, random_moe
 from runs import run_program
 
-import meshrt.programs.mesh.promptexperts as prompt_side
-import meshrt.programs.mesh.regionexperts as region_side
+import meshrt.programs.mesh.experts.prefill as prompt_side
+import meshrt.programs.mesh.experts.regional as region_side
 from meshrt.mesh.mesh import NORTH, PORT_NAMES, SOUTH
-from meshrt.programs.mesh.gate import choose_for_prompt
+from meshrt.programs.mesh.experts.gate import choose_for_prompt
 
 REGIONS = {"experts": "regions", "expert_grid": "2x2"}
 

@@ -16,9 +16,9 @@ from random_models import random_checkpoint
 from runs import run_program
 from safetensors.numpy import load_file, save_file
 
-import meshrt.programs.mesh.gate as gate
-import meshrt.programs.mesh.mixture as mixture
-import meshrt.programs.mesh.promptexperts as prompt_side
+import meshrt.programs.mesh.experts.gate as gate
+import meshrt.programs.mesh.experts.mixture as mixture
+import meshrt.programs.mesh.experts.prefill as prompt_side
 from meshrt.errors import LimitError, UsageError
 from meshrt.models.config import read_config
 from meshrt.models.reference import forward, load_weights

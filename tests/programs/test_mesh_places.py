@@ -14,8 +14,8 @@ from moe_models import IDS, random_moe
 from runs import run_program
 
 import meshrt.models.reference as reference
-import meshrt.programs.mesh.promptexperts as prompt_side
-import meshrt.programs.mesh.regionexperts as region_side
+import meshrt.programs.mesh.experts.prefill as prompt_side
+import meshrt.programs.mesh.experts.regional as region_side
 from meshrt.errors import UsageError
 from meshrt.models.config import read_config
 from meshrt.models.experts import route

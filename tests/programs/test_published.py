@@ -13,7 +13,7 @@ from meshrt.errors import UsageError
 from meshrt.mesh.collectives.allreduce import ktree
 from meshrt.mesh.presets import WSE3
 from meshrt.mesh.wires.routes import ring_place
-from meshrt.programs.mesh.published import aligned, published_meshgemv, steady
+from meshrt.programs.mesh.published.kernels import aligned, published_meshgemv, steady
 
 SIDES = [1, 2, 3, 5, 6]
 SIZES = [(13, 7, 9), (1, 1, 1), (5, 31, 12)]

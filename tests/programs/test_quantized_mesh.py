@@ -19,17 +19,17 @@ from safetensors.numpy import load_file, save_file
 from meshrt.errors import LimitError, UsageError
 from meshrt.mesh.presets import WSE2
 from meshrt.models.catalogue import find_model
-from meshrt.models.checkpoint import open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.errors import ModelError
+from meshrt.models.folders.checkpoint import open_checkpoint
 from meshrt.models.quantize.folder import read_dense
 from meshrt.models.quantize.form import Quantized
 from meshrt.models.quantize.model import quantize, read_model, statistics
 from meshrt.models.quantize.sizes import CodeScheme
 from meshrt.models.reference import forward, load_weights
 from meshrt.programs.mesh.chunks import cut_dimensions, head_chunks, plain
-from meshrt.programs.mesh.packed import Packed
-from meshrt.programs.mesh.tileform import HEADER, SLICE, elements, find_groups, tile_form
+from meshrt.programs.mesh.codes.packed import Packed
+from meshrt.programs.mesh.codes.tileform import HEADER, SLICE, elements, find_groups, tile_form
 from meshrt.programs.mesh.weights import MeshMlp, MeshWeights
 from meshrt.programs.mesh.weights import load_weights as place_weights
 

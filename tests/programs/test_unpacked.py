@@ -14,11 +14,11 @@ from meshrt.mesh import products
 from meshrt.mesh.wires import core
 from meshrt.models.quantize.form import Quantized
 from meshrt.programs.mesh.chunks import plain
+from meshrt.programs.mesh.codes.packed import Packed
+from meshrt.programs.mesh.codes.tileform import HEADER, SLICE, TileForm, tile_form
+from meshrt.programs.mesh.codes.unpacked import ROUNDINGS, fresh, whole_codes
+from meshrt.programs.mesh.codes.whole import WholeCodes
 from meshrt.programs.mesh.linear import along
-from meshrt.programs.mesh.packed import Packed
-from meshrt.programs.mesh.tileform import HEADER, SLICE, TileForm, tile_form
-from meshrt.programs.mesh.unpacked import ROUNDINGS, fresh, whole_codes
-from meshrt.programs.mesh.whole import WholeCodes
 from meshrt.ranks.alone import Alone
 
 BITS = range(2, 9)

@@ -19,11 +19,11 @@ from meshrt.errors import UsageError
 from meshrt.mesh.block import Block
 from meshrt.mesh.collectives.rings import interleaved_rings
 from meshrt.mesh.presets import WSE2
-from meshrt.models.checkpoint import open_checkpoint
 from meshrt.models.config import Config, read_config
 from meshrt.models.eightbits import quantize_rows
 from meshrt.models.errors import ModelError
 from meshrt.models.family import family_of
+from meshrt.models.folders.checkpoint import open_checkpoint
 from meshrt.models.integer import linear, projection
 from meshrt.models.matrix import Matrix
 from meshrt.models.quantize.folder import read_parts
@@ -31,12 +31,12 @@ from meshrt.models.quantize.model import quantize, read_model, statistics
 from meshrt.models.quantize.sizes import CodeScheme
 from meshrt.models.reference import forward, load_weights
 from meshrt.programs.mesh.chunks import Chunks, cut_dimensions, plain
+from meshrt.programs.mesh.codes.quantized import with_activations
+from meshrt.programs.mesh.codes.whole import WholeCodes
 from meshrt.programs.mesh.linear import Linear, along, product, second, shares
-from meshrt.programs.mesh.quantized import with_activations
 from meshrt.programs.mesh.systems import open_system
 from meshrt.programs.mesh.weights import MeshMlp
 from meshrt.programs.mesh.weights import load_weights as place_weights
-from meshrt.programs.mesh.whole import WholeCodes
 
 PROMPT, NEW, TOKENS = [5, 93, 7, 30, 2, 77, 8, 60, 41, 12, 9], 4, 7
 SCHEMES = {

@@ -11,19 +11,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from meshrt.csl import origin
-from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
 from meshrt.csl.errors import SourceLocation
+from meshrt.csl.language.conversions import code, coerce
+from meshrt.csl.language.scope import Scope
+from meshrt.csl.language.tilebuiltins import task_number
+from meshrt.csl.language.types import STRUCT, TYPES, U16, VOID
+from meshrt.csl.language.values import Library, Val
 from meshrt.csl.libraries.system import native
-from meshrt.csl.operations import OPERATIONS, Options
-from meshrt.csl.pending import PendingOperation, compute, note
-from meshrt.csl.router import EAST, NORTH, RAMP, SOUTH, WEST, RouterEntry
-from meshrt.csl.scope import Scope
-from meshrt.csl.tilebuiltins import task_number
-from meshrt.csl.trains import CausalChain
-from meshrt.csl.types import STRUCT, TYPES, U16, VOID
-from meshrt.csl.values import Library, Val
-from meshrt.csl.vectors import Fab, Mem
+from meshrt.csl.machine.operations import OPERATIONS, Options
+from meshrt.csl.machine.pending import PendingOperation, compute, note
+from meshrt.csl.machine.router import EAST, NORTH, RAMP, SOUTH, WEST, RouterEntry
+from meshrt.csl.machine.trains import CausalChain
+from meshrt.csl.machine.vectors import Fab, Mem
 
 ANY = (frozenset(range(5)), frozenset[int]())  # a position that is never taken up: others wait for it
 LineStep = tuple[str, Any, tuple[Any, ...]]

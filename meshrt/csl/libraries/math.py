@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.csl.conversions import code, coerce
-from meshrt.csl.scope import Scope
-from meshrt.csl.types import FLOAT, INT, NATIVE, TYPES, is_float
-from meshrt.csl.values import Library, Native, Val
+from meshrt.csl.language.conversions import code, coerce
+from meshrt.csl.language.scope import Scope
+from meshrt.csl.language.types import FLOAT, INT, NATIVE, TYPES, is_float
+from meshrt.csl.language.values import Library, Native, Val
 
 
 def _rounded(compute: Any) -> Any:

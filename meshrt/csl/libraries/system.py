@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
-from meshrt.csl.lvalues import DIRECTIONS
-from meshrt.csl.scope import Scope
-from meshrt.csl.types import BOOL, NATIVE, STRUCT, TYPES, U16, VOID, is_number
-from meshrt.csl.values import Library, Native, Val
+from meshrt.csl.language.conversions import code, coerce
+from meshrt.csl.language.lvalues import DIRECTIONS
+from meshrt.csl.language.scope import Scope
+from meshrt.csl.language.types import BOOL, NATIVE, STRUCT, TYPES, U16, VOID, is_number
+from meshrt.csl.language.values import Library, Native, Val
 
 STREAMS = [f"MEMCPY{way}_{number}" for way in ("H2D", "D2H") for number in range(1, 9)]
 

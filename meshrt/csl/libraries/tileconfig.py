@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from meshrt.csl import commands
-from meshrt.csl.conversions import code, coerce
 from meshrt.csl.costs import COSTS
+from meshrt.csl.language.conversions import code, coerce
+from meshrt.csl.language.scope import Scope
+from meshrt.csl.language.types import MODULE, STRUCT, TYPE, TYPES, U16, VOID, CslArray, Enum
+from meshrt.csl.language.values import Library, Val
 from meshrt.csl.libraries.system import native
-from meshrt.csl.router import EAST, NORTH, RAMP, SOUTH, WEST, ports
-from meshrt.csl.scope import Scope
-from meshrt.csl.types import MODULE, STRUCT, TYPE, TYPES, U16, VOID, CslArray, Enum
-from meshrt.csl.values import Library, Val
+from meshrt.csl.machine import commands
+from meshrt.csl.machine.router import EAST, NORTH, RAMP, SOUTH, WEST, ports
 
 U32 = TYPES["u32"]
 SIDES = {"WEST": WEST, "EAST": EAST, "SOUTH": SOUTH, "NORTH": NORTH, "RAMP": RAMP}

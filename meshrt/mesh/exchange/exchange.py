@@ -94,7 +94,7 @@ def exchange(block: "Block", bar: Crossbar, *transfers: Transfer) -> list[np.nda
             block.memory.free(flight.name)
     landed = [flight.land() for flight in flights]
     if block.mapped:
-        from meshrt.mesh.pairs import carried  # most runs have no maps
+        from meshrt.mesh.look.pairs import carried  # most runs have no maps
 
         for flight in flights:
             carried(block.pairs[1], block.mesh, flight.transfer, flight.nbytes, REQUEST_BYTES)

@@ -76,7 +76,7 @@ def _settle_maps(block: Cores) -> None:
 
 def _settle_pairs(block: Cores) -> None:
     """Enter who sent these transfers to whom."""
-    from meshrt.mesh import pairs  # most runs have no maps
+    from meshrt.mesh.look import pairs  # most runs have no maps
 
     packets, _ = block.pairs
     parts = []

@@ -1,0 +1,1 @@
+"""The host of a CSL program: its scripts, what they import, and runs without one."""

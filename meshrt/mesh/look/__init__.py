@@ -1,0 +1,1 @@
+"""What a run on the mesh leaves to be looked at: maps, timelines, the critical path, messages."""

@@ -1,0 +1,1 @@
+"""Models in two factors for each matrix."""

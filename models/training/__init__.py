@@ -1,0 +1,1 @@
+"""Training the models that come with meshrt, and getting back what compression cost. Needs torch."""

@@ -1,0 +1,1 @@
+"""What lies between products on Arm cores, by SIMD instructions."""

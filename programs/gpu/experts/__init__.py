@@ -1,0 +1,1 @@
+"""Mixtures of experts on GPUs: where experts lie, how tokens come to them, what is computed there."""

@@ -1,0 +1,1 @@
+"""Graphs of operators on the mesh."""
