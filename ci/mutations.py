@@ -395,7 +395,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("for start in starts for turn in range(size)]", "for start in starts for turn in range(1)]", TOUCHED),
         ("np.where(times > since, times, 0.0)", "times", TOUCHED),
     ],
-    "meshrt/nki/patternview.py": [
+    "meshrt/nki/tensors/patternview.py": [
         ("int(columns.max()) + width", "int(columns.max()) + 1", TOUCHED),
     ],
     "meshrt/neuron/memory.py": [

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshrt.neuron.core import NeuronCore
 from meshrt.neuron.store import Store, StoreView
-from meshrt.nki.patternview import PatternView
+from meshrt.nki.tensors.patternview import PatternView
 
 
 def touched(view: StoreView) -> np.ndarray:

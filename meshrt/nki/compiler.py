@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from meshrt.nki.allocation import Memory
+from meshrt.nki.tensors.allocation import Memory
 
 
 def _free(memory: str) -> Callable[..., Memory]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from meshrt.errors import UsageError, nearest
 from meshrt.nki.session import PACKAGE, running, session
-from meshrt.nki.tensor import Tensor
+from meshrt.nki.tensors.tensor import Tensor
 
 IGNORED = (
     "name", "address", "dge_mode", "lazy_initialization", "lowering_config", "unique_indices", "oob_mode", "priority",

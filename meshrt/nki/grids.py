@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from meshrt.nki.index import whole
 from meshrt.nki.session import Loop, running, session
+from meshrt.nki.tensors.index import whole
 from meshrt.records import dataclass
 
 

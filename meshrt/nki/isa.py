@@ -18,12 +18,17 @@ from meshrt.nki.constants import (
     unknown_engine,
     vector_engine,
 )
-from meshrt.nki.moves import dma_copy, dma_transpose, iota, memset, nc_stream_shuffle, shared_constant_tile
-from meshrt.nki.names import told
-from meshrt.nki.products import nc_matmul, nc_transpose
-from meshrt.nki.scalar import activation, activation_reduce, affine_select, dropout, reciprocal, select_reduce
-from meshrt.nki.session import session
-from meshrt.nki.statistics import (
+from meshrt.nki.instructions.moves import dma_copy, dma_transpose, iota, memset, nc_stream_shuffle, shared_constant_tile
+from meshrt.nki.instructions.products import nc_matmul, nc_transpose
+from meshrt.nki.instructions.scalar import (
+    activation,
+    activation_reduce,
+    affine_select,
+    dropout,
+    reciprocal,
+    select_reduce,
+)
+from meshrt.nki.instructions.statistics import (
     bn_aggr,
     bn_stats,
     max8,
@@ -32,7 +37,7 @@ from meshrt.nki.statistics import (
     tensor_partition_reduce,
     tensor_reduce,
 )
-from meshrt.nki.vector import (
+from meshrt.nki.instructions.vector import (
     arithmetic,
     scalar_tensor_tensor,
     tensor_copy,
@@ -42,6 +47,8 @@ from meshrt.nki.vector import (
     tensor_tensor,
     tensor_tensor_scan,
 )
+from meshrt.nki.names import told
+from meshrt.nki.session import session
 
 __all__ = (
     "activation", "activation_reduce", "affine_select", "arithmetic", "bn_aggr", "bn_stats", "dge_mode", "dma_copy",

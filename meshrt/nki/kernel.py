@@ -20,11 +20,11 @@ from meshrt.neuron.dtypes import rounded, to_raw
 from meshrt.nki import isa, language
 from meshrt.nki.dtypes import tile_dtype
 from meshrt.nki.grids import nc, spmd_dim
-from meshrt.nki.index import whole
-from meshrt.nki.moves import new_tile
+from meshrt.nki.instructions.moves import new_tile
 from meshrt.nki.report import measured, shown
 from meshrt.nki.session import PACKAGE, Session, opened, running
-from meshrt.nki.tensor import Tensor
+from meshrt.nki.tensors.index import whole
+from meshrt.nki.tensors.tensor import Tensor
 from meshrt.nki.timeline import write_timeline
 from meshrt.ranks.files import check_target
 from meshrt.records import dataclass

@@ -8,10 +8,45 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-import meshrt.nki.views  # noqa: F401 - what it gives tensors
+import meshrt.nki.tensors.views  # noqa: F401 - what it gives tensors
 from meshrt.errors import UsageError
 from meshrt.nki import isa
-from meshrt.nki.allocation import (
+from meshrt.nki.constants import oob_mode
+from meshrt.nki.dtypes import NAMES, tile_dtype
+from meshrt.nki.generation import checked, of_old
+from meshrt.nki.grids import (
+    affine_range,
+    nc,
+    num_programs,
+    program_id,
+    program_ndim,
+    sequential_range,
+    spmd_dim,
+    static_range,
+)
+from meshrt.nki.instructions.composed import (
+    broadcast_to,
+    dropout,
+    expand_dims,
+    loop_reduce,
+    matmul,
+    mean,
+    random_seed,
+    rms_norm,
+    softmax,
+    static_cast,
+    transpose,
+    var,
+)
+from meshrt.nki.instructions.emit import poison
+from meshrt.nki.instructions.moves import skips, transfer
+from meshrt.nki.instructions.ops import OPS
+from meshrt.nki.instructions.repeat import repeated
+from meshrt.nki.instructions.scalar import where
+from meshrt.nki.names import told
+from meshrt.nki.session import from_here, session
+from meshrt.nki.sizes import tile_size
+from meshrt.nki.tensors.allocation import (
     Memory,
     empty_like,
     full,
@@ -27,44 +62,9 @@ from meshrt.nki.allocation import (
     zeros,
     zeros_like,
 )
-from meshrt.nki.blocks import par_dim
-from meshrt.nki.composed import (
-    broadcast_to,
-    dropout,
-    expand_dims,
-    loop_reduce,
-    matmul,
-    mean,
-    random_seed,
-    rms_norm,
-    softmax,
-    static_cast,
-    transpose,
-    var,
-)
-from meshrt.nki.constants import oob_mode
-from meshrt.nki.dtypes import NAMES, tile_dtype
-from meshrt.nki.emit import poison
-from meshrt.nki.generation import checked, of_old
-from meshrt.nki.grids import (
-    affine_range,
-    nc,
-    num_programs,
-    program_id,
-    program_ndim,
-    sequential_range,
-    spmd_dim,
-    static_range,
-)
-from meshrt.nki.index import ds
-from meshrt.nki.moves import skips, transfer
-from meshrt.nki.names import told
-from meshrt.nki.ops import OPS
-from meshrt.nki.repeat import repeated
-from meshrt.nki.scalar import where
-from meshrt.nki.session import from_here, session
-from meshrt.nki.sizes import tile_size
-from meshrt.nki.tensor import Tensor
+from meshrt.nki.tensors.blocks import par_dim
+from meshrt.nki.tensors.index import ds
+from meshrt.nki.tensors.tensor import Tensor
 
 __all__ = (
     "Indices", "Memory", "affine_range", "arange", "broadcast_to", "device_print", "dropout", "ds", "empty_like",

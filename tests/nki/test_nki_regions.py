@@ -16,8 +16,8 @@ import meshrt.nki as nki
 import meshrt.nki.isa as nisa
 import meshrt.nki.language as nl_module
 from meshrt.neuron.device import TRN1
-from meshrt.nki.pattern import AccessPattern
-from meshrt.nki.patternview import PatternExtent
+from meshrt.nki.tensors.pattern import AccessPattern
+from meshrt.nki.tensors.patternview import PatternExtent
 
 nl: Any = nl_module
 BF16 = ml_dtypes.bfloat16

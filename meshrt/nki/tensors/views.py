@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 from meshrt.errors import UsageError
 from meshrt.nki.names import MissingName, told
-from meshrt.nki.pattern import AccessPattern
 from meshrt.nki.session import session
-from meshrt.nki.tensor import Tensor
+from meshrt.nki.tensors.pattern import AccessPattern
+from meshrt.nki.tensors.tensor import Tensor
 
 
 def permute(self: Tensor, dims: Any) -> Tensor:

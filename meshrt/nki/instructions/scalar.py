@@ -10,13 +10,13 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.nki.constants import reduce_cmd as cmd
 from meshrt.nki.dtypes import promoted, tile_dtype
-from meshrt.nki.emit import emit
 from meshrt.nki.generation import both
-from meshrt.nki.operands import check_number, free, operand, spread
-from meshrt.nki.ops import cut_to, resolve
-from meshrt.nki.registers import gathering
+from meshrt.nki.instructions.emit import emit
+from meshrt.nki.instructions.operands import check_number, free, operand, spread
+from meshrt.nki.instructions.ops import cut_to, resolve
+from meshrt.nki.instructions.registers import gathering
 from meshrt.nki.session import session
-from meshrt.nki.tensor import Tensor
+from meshrt.nki.tensors.tensor import Tensor
 
 
 def _activated(name: str, op: Any, data: Tensor, bias: Any, scale: Any) -> Any:

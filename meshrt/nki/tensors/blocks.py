@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.nki.index import ds
-from meshrt.nki.moves import memset, new_tile
-from meshrt.nki.tensor import Tensor, assign
+from meshrt.nki.instructions.moves import memset, new_tile
+from meshrt.nki.tensors.index import ds
+from meshrt.nki.tensors.tensor import Tensor, assign
 from meshrt.records import dataclass
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.nki.emit import Extents
-from meshrt.nki.repeat import repeated
-from meshrt.nki.tensor import Tensor
+from meshrt.nki.instructions.emit import Extents
+from meshrt.nki.instructions.repeat import repeated
+from meshrt.nki.tensors.tensor import Tensor
 
 
 def free(extents: Extents) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import float32
-from meshrt.nki.emit import Extents, emit
-from meshrt.nki.home import Home
-from meshrt.nki.pattern import AccessPattern
+from meshrt.nki.instructions.emit import Extents, emit
 from meshrt.nki.session import session
-from meshrt.nki.tensor import Tensor
+from meshrt.nki.tensors.home import Home
+from meshrt.nki.tensors.pattern import AccessPattern
+from meshrt.nki.tensors.tensor import Tensor
 
 
 def repeated(tensor: Tensor, shape: Extents) -> Tensor:

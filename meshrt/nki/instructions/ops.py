@@ -11,7 +11,7 @@ import numpy as np
 from meshrt.errors import UsageError, nearest
 from meshrt.nki.generation import IGNORED, of_old
 from meshrt.nki.session import session
-from meshrt.nki.tensor import Tensor
+from meshrt.nki.tensors.tensor import Tensor
 from meshrt.records import dataclass
 
 ArrayFunction = Callable[..., Any]  # of arrays

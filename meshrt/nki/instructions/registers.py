@@ -15,10 +15,10 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.neuron.timeline import ComputeEngine
 from meshrt.nki.constants import reduce_cmd as cmd
-from meshrt.nki.emit import emit, masked, partitions_of
-from meshrt.nki.ops import reducing
+from meshrt.nki.instructions.emit import emit, masked, partitions_of
+from meshrt.nki.instructions.ops import reducing
 from meshrt.nki.session import Session, session
-from meshrt.nki.tensor import Tensor
+from meshrt.nki.tensors.tensor import Tensor
 from meshrt.records import dataclass
 
 FROM_NOTHING = {"add": 0.0, "subtract": 0.0, "multiply": 1.0, "maximum": -np.inf, "minimum": np.inf}

@@ -13,10 +13,10 @@ from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import rounded
 from meshrt.neuron.store import starts
 from meshrt.neuron.timeline import ComputeEngine
-from meshrt.nki.pattern import kept_extents, squeezed
-from meshrt.nki.patternview import PatternView
 from meshrt.nki.session import Session, from_here, session
-from meshrt.nki.tensor import Tensor
+from meshrt.nki.tensors.pattern import kept_extents, squeezed
+from meshrt.nki.tensors.patternview import PatternView
+from meshrt.nki.tensors.tensor import Tensor
 from meshrt.records import dataclass
 
 Extents = tuple[int, ...]

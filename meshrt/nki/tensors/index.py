@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshrt.errors import UsageError
-from meshrt.nki.pattern import AccessPattern, Reach
+from meshrt.nki.tensors.pattern import AccessPattern, Reach
 
 
 class ds(NamedTuple):

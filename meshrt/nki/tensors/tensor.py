@@ -12,11 +12,11 @@ from meshrt.errors import LimitError, MeshrtError, UsageError
 from meshrt.neuron.dtypes import to_raw
 from meshrt.neuron.store import Buffer
 from meshrt.nki.dtypes import tile_dtype
-from meshrt.nki.home import Home
-from meshrt.nki.index import ds, indexed, whole
-from meshrt.nki.pattern import AccessPattern, padded, reshaped, retyped, squeezed
-from meshrt.nki.patternview import PatternView
 from meshrt.nki.session import blame, session
+from meshrt.nki.tensors.home import Home
+from meshrt.nki.tensors.index import ds, indexed, whole
+from meshrt.nki.tensors.pattern import AccessPattern, padded, reshaped, retyped, squeezed
+from meshrt.nki.tensors.patternview import PatternView
 
 
 class Tensor:

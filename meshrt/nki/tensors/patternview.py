@@ -11,7 +11,7 @@ from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import from_raw, to_raw
 from meshrt.neuron.regions import Box, Extent, boxes_of
 from meshrt.neuron.store import Store, StoreView
-from meshrt.nki.pattern import AccessPattern
+from meshrt.nki.tensors.pattern import AccessPattern
 from meshrt.records import dataclass
 
 

@@ -10,12 +10,12 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import bfloat16
 from meshrt.nki.dtypes import tile_dtype
-from meshrt.nki.emit import Extents, emit
 from meshrt.nki.generation import both
-from meshrt.nki.operands import free
-from meshrt.nki.ops import along, check_bits, of_bits, reducing
+from meshrt.nki.instructions.emit import Extents, emit
+from meshrt.nki.instructions.operands import free
+from meshrt.nki.instructions.ops import along, check_bits, of_bits, reducing
 from meshrt.nki.session import session
-from meshrt.nki.tensor import Tensor
+from meshrt.nki.tensors.tensor import Tensor
 
 MOST_SEARCHED = 16_384  # elements of a partition, by max8 and nc_find_index8 (NKI API reference)
 

@@ -11,15 +11,15 @@ from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import float32, rounded
 from meshrt.nki.constants import chosen, oob_mode
 from meshrt.nki.dtypes import tile_dtype
-from meshrt.nki.emit import check_carried, emit, masked, stamp
 from meshrt.nki.generation import both, checked
-from meshrt.nki.home import Home
-from meshrt.nki.operands import free
-from meshrt.nki.pattern import AccessPattern, squeezed
-from meshrt.nki.patternview import PatternView
-from meshrt.nki.scalar import affine
+from meshrt.nki.instructions.emit import check_carried, emit, masked, stamp
+from meshrt.nki.instructions.operands import free
+from meshrt.nki.instructions.scalar import affine
 from meshrt.nki.session import session
-from meshrt.nki.tensor import Tensor
+from meshrt.nki.tensors.home import Home
+from meshrt.nki.tensors.pattern import AccessPattern, squeezed
+from meshrt.nki.tensors.patternview import PatternView
+from meshrt.nki.tensors.tensor import Tensor
 
 TURNS = ((1, 0), (2, 1, 0), (3, 1, 2, 0))  # in which a DMA can turn the axes of a tensor (NKI API reference)
 

@@ -9,13 +9,13 @@ import numpy as np
 from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import float32
 from meshrt.nki import isa
-from meshrt.nki.blocks import Blocks, par_dim, zeroed
 from meshrt.nki.dtypes import tile_dtype
 from meshrt.nki.generation import checked
-from meshrt.nki.moves import new_tile
-from meshrt.nki.products import identity
+from meshrt.nki.instructions.moves import new_tile
+from meshrt.nki.instructions.products import identity
 from meshrt.nki.session import session
-from meshrt.nki.tensor import Tensor
+from meshrt.nki.tensors.blocks import Blocks, par_dim, zeroed
+from meshrt.nki.tensors.tensor import Tensor
 from meshrt.records import dataclass
 
 

@@ -11,14 +11,14 @@ from meshrt.neuron.dtypes import bfloat16, float32
 from meshrt.nki.constants import chosen
 from meshrt.nki.constants import reduce_cmd as cmd
 from meshrt.nki.dtypes import promoted, tile_dtype
-from meshrt.nki.emit import emit
 from meshrt.nki.generation import both
-from meshrt.nki.operands import check_number, free, operand, sizes_of, spread
-from meshrt.nki.ops import check_bits, cut_to, gathers, resolve
-from meshrt.nki.registers import gathering
-from meshrt.nki.repeat import repeated
+from meshrt.nki.instructions.emit import emit
+from meshrt.nki.instructions.operands import check_number, free, operand, sizes_of, spread
+from meshrt.nki.instructions.ops import check_bits, cut_to, gathers, resolve
+from meshrt.nki.instructions.registers import gathering
+from meshrt.nki.instructions.repeat import repeated
 from meshrt.nki.session import session
-from meshrt.nki.tensor import Tensor
+from meshrt.nki.tensors.tensor import Tensor
 
 FAST = ("add", "subtract", "multiply")  # two of bfloat16 at a time
 FAST_PAIR = ["subtract", "multiply"]  # of scalar_tensor_tensor, where their number is even, too

@@ -11,12 +11,12 @@ from meshrt.errors import UsageError
 from meshrt.neuron.dtypes import float32
 from meshrt.nki import isa
 from meshrt.nki.dtypes import tile_dtype
-from meshrt.nki.emit import masked
 from meshrt.nki.generation import checked
-from meshrt.nki.ops import OPS
+from meshrt.nki.instructions.emit import masked
+from meshrt.nki.instructions.ops import OPS
+from meshrt.nki.instructions.statistics import reduced
 from meshrt.nki.session import session
-from meshrt.nki.statistics import reduced
-from meshrt.nki.tensor import Tensor
+from meshrt.nki.tensors.tensor import Tensor
 
 
 @checked

@@ -11,15 +11,15 @@ from meshrt.neuron.dtypes import float32
 from meshrt.nki.constants import engine as engines
 from meshrt.nki.constants import matmul_perf_mode
 from meshrt.nki.dtypes import tile_dtype
-from meshrt.nki.emit import Extents, check_start, emit
 from meshrt.nki.generation import both
-from meshrt.nki.home import Home
-from meshrt.nki.moves import memset
-from meshrt.nki.operands import free
-from meshrt.nki.pattern import AccessPattern
+from meshrt.nki.instructions.emit import Extents, check_start, emit
+from meshrt.nki.instructions.moves import memset
+from meshrt.nki.instructions.operands import free
+from meshrt.nki.instructions.vector import tensor_copy
 from meshrt.nki.session import session
-from meshrt.nki.tensor import Tensor
-from meshrt.nki.vector import tensor_copy
+from meshrt.nki.tensors.home import Home
+from meshrt.nki.tensors.pattern import AccessPattern
+from meshrt.nki.tensors.tensor import Tensor
 
 
 def check_operands(name: str, left: Tensor, right: Tensor, rows: int = 1) -> None:

@@ -1,0 +1,1 @@
+"""Instructions under NKI's names, and operators that are made of them."""
