@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshrt.ranks import outside
+from meshrt.ranks.failing import outside
 from meshrt.version import __version__
 
 TYPE_CHECKING = False  # typing takes 4 ms, which processes that only start ranks need for nothing

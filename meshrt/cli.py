@@ -16,14 +16,14 @@ def is_command(file: str) -> bool:
 
 IS_COMMAND = is_command(sys.argv[0])
 if IS_COMMAND:
-    gc.set_threshold(200_000)  # what imports make is no garbage, and is not looked through before the run (failure.py)
+    gc.set_threshold(200_000)  # what imports make is no garbage, not looked through before the run (failing/failure.py)
 
-from meshrt.ranks import shepherd  # noqa: E402 - it may be all that this process needs
+from meshrt.ranks.start import shepherd  # noqa: E402 - it may be all that this process needs
 
 DOOR = shepherd.enter() if IS_COMMAND else None
 SERVER = None
 if DOOR is not None:
-    from meshrt.ranks import forkserver
+    from meshrt.ranks.start import forkserver
 
     SERVER = forkserver.Server(*DOOR)
 
@@ -34,7 +34,7 @@ prepare_environment()  # before anything imports numpy
 
 import signal  # noqa: E402
 
-from meshrt.ranks import signals  # noqa: E402
+from meshrt.ranks.failing import signals  # noqa: E402
 
 if IS_COMMAND:  # until main() listens
     signal.signal(signal.SIGINT, signals.end)
@@ -48,7 +48,8 @@ import click  # noqa: E402
 
 from meshrt.commands.shared import EXAMPLES  # noqa: E402
 from meshrt.errors import MpiError, nearest  # noqa: E402
-from meshrt.ranks import causes, failure, hostmemory  # noqa: E402
+from meshrt.ranks import hostmemory  # noqa: E402
+from meshrt.ranks.failing import causes, failure  # noqa: E402
 from meshrt.records import write_all  # noqa: E402
 from meshrt.version import __version__  # noqa: E402
 

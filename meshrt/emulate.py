@@ -19,10 +19,11 @@ from meshrt.given import Own, options_of
 from meshrt.machine import find_machine
 from meshrt.options import in_short, pythons, several
 from meshrt.program import Program, checked_settings, settings_of, written_by
-from meshrt.ranks import host, launcher, outside
+from meshrt.ranks import host, launcher
 from meshrt.ranks.alone import Alone
 from meshrt.ranks.board import Board
 from meshrt.ranks.console import Console
+from meshrt.ranks.failing import outside
 from meshrt.ranks.files import check_apart
 from meshrt.ranks.handout import gathered, handed_out
 from meshrt.reports.parts import Runs, one_report
@@ -220,7 +221,7 @@ def _together(
     comm: Intracomm | None, program: Program, arguments: Mapping[str, Any], payload: bool, settings: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """On several ranks, with what ends a job that cannot go on. Every rank gets the report."""
-    from meshrt.ranks import failure
+    from meshrt.ranks.failing import failure
 
     reports: list[dict[str, Any] | None] = []
     meeting = outside.Meeting("meshrt.run")

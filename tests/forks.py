@@ -3,8 +3,8 @@
 A fork has its arguments, environment, folder, streams, session and end as a process has that was started for them: only
 the imports are behind it, and the seed of its hashes is that of all. Where it ends by an exit code, its modules are not
 taken down, which costs as much as a small run. All workers have one such process. Ranks under mpirun are its forks as
-well: a launcher starts stand-ins (standin.py), as where ranks outnumber cores (meshrt/ranks/forkserver.py). This is
-the file of the process that forks, too. Of Linux.
+well: a launcher starts stand-ins (standin.py), as where ranks outnumber cores (meshrt/ranks/start/forkserver.py). This
+is the file of the process that forks, too. Of Linux.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from tempfile import TemporaryFile
 from mpi_jobs import Finished, child_environment, run_ranks
 
 from meshrt.machine import machines
-from meshrt.ranks import forkserver, launcher, shepherd
+from meshrt.ranks import launcher
+from meshrt.ranks.start import forkserver, shepherd
 
 DOOR = "MESHRT_TEST_FORKS"  # the name of the socket of the process that forks for all workers
 IMPORTED = ("rich.console", "rich.table", "numpy.random", "meshrt.emulate")

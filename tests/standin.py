@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from meshrt.ranks import shepherd
+from meshrt.ranks.start import shepherd
 
 signals = shepherd.Signals()
 with socket.socket(socket.AF_UNIX) as line:

@@ -11,7 +11,7 @@ import click
 from meshrt.commands import shared
 from meshrt.commands.run import ProgramCommands, machine_options
 from meshrt.machine import machines
-from meshrt.ranks import failure
+from meshrt.ranks.failing import failure
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:

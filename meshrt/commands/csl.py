@@ -56,7 +56,7 @@ def run_command(
     if where.is_file() and where.suffix == ".csl" and not words and launched_size() > 1:
         import sys
 
-        from meshrt.ranks import failure
+        from meshrt.ranks.failing import failure
 
         def run(comm: Intracomm, board: object) -> int:
             if comm.rank == 0 and json_path not in (None, "-"):
@@ -236,7 +236,7 @@ def plmr_command(
     """
     import sys
 
-    from meshrt.ranks import failure
+    from meshrt.ranks.failing import failure
 
     def judge(comm: Intracomm, board: object) -> int:
         from meshrt.reports.report import deliver_json

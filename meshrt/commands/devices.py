@@ -14,7 +14,7 @@ from meshrt.errors import UsageError, nearest
 from meshrt.machine import find_machine, machines
 from meshrt.mesh.devicefile import as_toml, find_device
 from meshrt.mesh.presets import PRESETS
-from meshrt.ranks import failure
+from meshrt.ranks.failing import failure
 
 
 @click.command("devices")

@@ -9,7 +9,7 @@ import click
 
 from meshrt.arm.device import ARM_PRESETS
 from meshrt.commands import shared
-from meshrt.ranks import failure
+from meshrt.ranks.failing import failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ import sys
 import click
 
 from meshrt.commands import shared
-from meshrt.ranks import failure
+from meshrt.ranks.failing import failure
 
 
 @click.command("fuzz")

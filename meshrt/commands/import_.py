@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from meshrt.commands import shared
-from meshrt.ranks import failure
+from meshrt.ranks.failing import failure
 
 if TYPE_CHECKING:
     from pathlib import Path

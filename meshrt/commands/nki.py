@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from meshrt.commands import shared
-from meshrt.ranks import failure
+from meshrt.ranks.failing import failure
 
 
 @click.group("nki", cls=shared.CommandGroup, subcommand_metavar="COMMAND [OPTIONS]")

@@ -9,7 +9,7 @@ import click
 
 from meshrt.commands import shared
 from meshrt.mesh.devicefile import find_device
-from meshrt.ranks import failure
+from meshrt.ranks.failing import failure
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from meshrt.commands import shared
-from meshrt.ranks import failure
+from meshrt.ranks.failing import failure
 from meshrt.records import dataclass
 
 if TYPE_CHECKING:

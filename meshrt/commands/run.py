@@ -14,7 +14,7 @@ import click
 
 from meshrt.commands import shared
 from meshrt.machine import machines
-from meshrt.ranks import failure
+from meshrt.ranks.failing import failure
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -108,7 +108,8 @@ def import_program(group: ProgramCommands, args: list[str]) -> None:
     """What a packaged program or model imports, and MPI's library, for those that are forked from this process."""
     from meshrt import emulate  # noqa: F401 - imports
     from meshrt.machine import find_machine
-    from meshrt.ranks import host, muster  # noqa: F401 - imports
+    from meshrt.ranks import host
+    from meshrt.ranks.start import muster  # noqa: F401 - imports
 
     on, args = taken("--on", args)
     if not args[0].endswith(".py"):  # a user's own file is for its ranks to read

@@ -11,7 +11,7 @@ import click
 
 from meshrt.commands import shared
 from meshrt.machine import machines
-from meshrt.ranks import failure
+from meshrt.ranks.failing import failure
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

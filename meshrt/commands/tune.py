@@ -10,7 +10,7 @@ import click
 from meshrt.commands import shared
 from meshrt.mesh.devicefile import find_device
 from meshrt.neuron.device import NEURON_PRESETS, find_neuron_device
-from meshrt.ranks import failure
+from meshrt.ranks.failing import failure
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from meshrt.commands import shared
-from meshrt.ranks import failure
+from meshrt.ranks.failing import failure
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

@@ -116,7 +116,7 @@ def connect() -> Intracomm:
 
     if not MPI.Is_initialized():
         if (ranks := ranks_on_node()) > cores():
-            from meshrt.ranks import muster  # only where ranks share cores
+            from meshrt.ranks.start import muster  # only where ranks share cores
 
             muster.meet(ranks, os.environ)
         # Not MULTIPLE, which costs up to a fifth of the messages' speed. The signals' thread makes one call of MPI,

@@ -1,6 +1,6 @@
 """What its launcher tells a process of the job it is a rank of, and the cores that it has there.
 
-Needs no MPI, and imports next to nothing, as processes read it that are to start fast (shepherd.py).
+Needs no MPI, and imports next to nothing, as processes read it that are to start fast (start/shepherd.py).
 """
 
 from __future__ import annotations

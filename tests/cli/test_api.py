@@ -28,8 +28,8 @@ from meshrt.mesh.wires.routes import chain
 from meshrt.mesh.wires.tables import installed
 from meshrt.options import AtMost
 from meshrt.program import settings_of
-from meshrt.ranks import failure
 from meshrt.ranks.board import Board
+from meshrt.ranks.failing import failure
 from meshrt.ranks.host import ONE_THREAD
 from meshrt.units import short
 

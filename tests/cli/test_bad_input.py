@@ -18,7 +18,8 @@ from lines import run_lines
 from meshrt.errors import UsageError
 from meshrt.mesh.collectives import treeplan
 from meshrt.mesh.mesh import parse_mesh
-from meshrt.ranks import causes, files, hostmemory
+from meshrt.ranks import files, hostmemory
+from meshrt.ranks.failing import causes
 from meshrt.reports.report import write_json
 from meshrt.whole import LARGEST, whole
 

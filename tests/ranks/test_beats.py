@@ -16,8 +16,9 @@ import pytest
 from mpi4py import MPI
 
 from meshrt.errors import UsageError
-from meshrt.ranks import beats, sentinel, starting
 from meshrt.ranks.board import Board
+from meshrt.ranks.failing import beats, sentinel
+from meshrt.ranks.start import mpi as starting
 
 CHECKOUT = Path(__file__).parents[2]
 LIMIT, LOOK = 3.0, 1.0  # seconds of silence that a node is missed after; from one look to the next
@@ -196,7 +197,7 @@ def test_a_sentinel_ends_the_ranks_of_a_node_that_is_cut_off() -> None:
 RANK = """
 import os, signal, socket, sys, time
 sys.path.insert(0, sys.argv[1])
-from meshrt.ranks import beats, sentinel
+from meshrt.ranks.failing import beats, sentinel
 from meshrt.ranks.board import Board, _door, _line_to, _size
 import mmap, tempfile
 circle = beats.loaded(sys.stdin.buffer.read())
@@ -219,7 +220,7 @@ time.sleep(600)
 
 STUCK = """
 import ctypes
-from meshrt.ranks import starting
+from meshrt.ranks.start import mpi as starting
 starting.begin()
 ctypes.PyDLL(None).sleep(600)  # as the MPI library does, which holds the interpreter
 """

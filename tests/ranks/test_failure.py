@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from meshrt.errors import LimitError, StallError, UsageError
-from meshrt.ranks import causes, failure, hostmemory
+from meshrt.ranks import hostmemory
+from meshrt.ranks.failing import causes, failure
 
 # What happens on rank 1, or on all ranks; the others are in a receive that nobody answers.
 SCRIPT = """
@@ -16,8 +17,8 @@ import os, signal, sys, time
 from meshrt.ranks import host
 host.prepare_environment()
 from meshrt.errors import LimitError, UsageError
-from meshrt.ranks import failure
-from meshrt.ranks.failure import run_guarded
+from meshrt.ranks.failing import failure
+from meshrt.ranks.failing.failure import run_guarded
 
 def work(comm, board):
     case, last = sys.argv[1], comm.size - 1

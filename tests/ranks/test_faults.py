@@ -18,9 +18,9 @@ from mpi_jobs import find_mpirun, stop, until
 
 from meshrt.errors import UsageError
 from meshrt.launch import local
-from meshrt.ranks import sentinel
 from meshrt.ranks.board import Board, Owner, Record, State
-from meshrt.ranks.faults import board_class
+from meshrt.ranks.failing import sentinel
+from meshrt.ranks.failing.faults import board_class
 
 CHECKOUT = Path(__file__).parents[2]
 SECONDS = 10.0  # until no process of the job is left, once its launcher has ended

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each 
 # then does what it is told.
 RANK = """
 import json, os, sys, time
-from meshrt.ranks import forkserver, launcher, shepherd
+from meshrt.ranks import launcher
+from meshrt.ranks.start import forkserver, shepherd
 started = os.getpid()
 door = shepherd.enter()
 if door is not None:
@@ -194,7 +195,7 @@ def test_time_is_told_to_who_started_the_ranks() -> None:
 
 def test_what_stands_in_for_a_rank_imports_next_to_nothing() -> None:
     """There is one for each rank. The library's modules for sockets and signals import enum, which is slow."""
-    code = "import sys; from meshrt.ranks import shepherd; print(*sys.modules)"
+    code = "import sys; from meshrt.ranks.start import shepherd; print(*sys.modules)"
     modules = subprocess.run(
         [sys.executable, "-S", "-c", code], text=True, stdout=subprocess.PIPE, check=True, timeout=60,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},

@@ -18,7 +18,7 @@ CONNECT = """
 import sys
 from meshrt.ranks import host
 host.prepare_environment()
-from meshrt.ranks.failure import run_guarded
+from meshrt.ranks.failing.failure import run_guarded
 sys.exit(run_guarded(lambda comm, board: 0 * sys.stdout.write(f"{comm.rank} {comm.size}\\n")))  # one write: a line
 """
 Run = Callable[..., tuple[int, str, str, float]]

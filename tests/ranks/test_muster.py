@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from mpi4py import MPI
 
-from meshrt.ranks import launcher, muster
+from meshrt.ranks import launcher
+from meshrt.ranks.start import muster
 
 
 def meetings(count: int, ranks: int, before: Callable[[int], None] = lambda number: None) -> list[tuple[bool, float]]:

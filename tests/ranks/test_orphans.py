@@ -36,14 +36,15 @@ time.sleep(600)
 BY_MAIN, BY_THREAD = STARTER.format("start()"), STARTER.format("threading.Thread(target=start).start()")
 RUNNING = """
 import time
-from meshrt.ranks import signals
+from meshrt.ranks.failing import signals
 signals.listen(print)
 print(flush=True)
 time.sleep(600)
 """
 STARTING = """
 import ctypes
-from meshrt.ranks import signals, starting
+from meshrt.ranks.failing import signals
+from meshrt.ranks.start import mpi as starting
 signals.listen(print)
 starting.begin()
 print(flush=True)
@@ -54,7 +55,7 @@ import os, sys, time
 from pathlib import Path
 from meshrt.ranks import host
 host.prepare_environment()
-from meshrt.ranks.failure import run_guarded
+from meshrt.ranks.failing.failure import run_guarded
 
 def work(comm, board):
     Path(f"rank-{comm.rank}.new").write_text(f"{os.getpid()} {os.getppid()}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mpi_jobs import Finished
 
-from meshrt.ranks import outside
+from meshrt.ranks.failing import outside
 
 # What rank 1 does while rank 0 is in its run, or in its sweep; "first" with a run of both before, and "late" without
 # MPI until then.
@@ -85,7 +85,7 @@ def test_one_rank_alone_fails_as_python_does(run_script: Callable[..., Finished]
 def test_the_hook_before_is_called_and_a_fork_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[BaseException] = []
     ended: list[BaseException] = []
-    monkeypatch.setattr("meshrt.ranks.failure.end_outside", ended.append)
+    monkeypatch.setattr("meshrt.ranks.failing.failure.end_outside", ended.append)
     error = KeyError("mine")
     outside.hook(lambda kind, error, trace: called.append(error), os.getpid())(KeyError, error, None)
     assert called == ended == [error]

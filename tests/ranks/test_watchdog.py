@@ -8,8 +8,8 @@ import pytest
 from mpi4py import MPI
 
 from meshrt.errors import UsageError
-from meshrt.ranks import watchdog
 from meshrt.ranks.board import Board, Owner, Record, State
+from meshrt.ranks.failing import watchdog
 
 
 def records(*waits: int | State) -> list[Record]:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from meshrt.errors import StallError, UsageError
-from meshrt.ranks import hostmemory, signals
+from meshrt.ranks import hostmemory
+from meshrt.ranks.failing import signals
 from meshrt.records import dataclass
 
 INTERRUPTED = 130

@@ -21,13 +21,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 if __name__ == "__main__":  # alone, without site-packages: this costs a fifth of a usual start
-    sys.path.insert(0, os.path.abspath(f"{__file__}/../../.."))
+    sys.path.insert(0, os.path.abspath(f"{__file__}/../../../.."))
 
-from meshrt.ranks.beats import LEFT, Circle, Hearing, loaded
 from meshrt.ranks.board import Board, Owner, Record, State
+from meshrt.ranks.failing.beats import LEFT, Circle, Hearing, loaded
+from meshrt.ranks.failing.processes import activity, name, oom_kills
+from meshrt.ranks.failing.watchdog import diagnose
 from meshrt.ranks.launcher import starter
-from meshrt.ranks.processes import activity, name, oom_kills
-from meshrt.ranks.watchdog import diagnose
 
 STALLED = 124
 LOST = 137  # what a shell says of a command that SIGKILL ended

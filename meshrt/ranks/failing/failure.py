@@ -17,10 +17,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from meshrt.errors import MeshrtError
-from meshrt.ranks import faults, host, launcher, signals, starting, watchdog
+from meshrt.ranks import host, launcher
 from meshrt.ranks.asleep import asleep, duplicates
 from meshrt.ranks.board import Board, Record, State
-from meshrt.ranks.causes import BROKEN_PIPE, UNWRITTEN, Failure, describe, message
+from meshrt.ranks.failing import faults, signals, watchdog
+from meshrt.ranks.failing.causes import BROKEN_PIPE, UNWRITTEN, Failure, describe, message
+from meshrt.ranks.start import mpi as starting
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -54,7 +56,7 @@ def run_guarded(work: Callable[[Intracomm, Board], int]) -> int:
         if board.leads:
             host.remove_segments()
         if comm.size > 1 and (board.leads or len(board.ranks) < comm.size):
-            from meshrt.ranks import beats, sentinel  # most ranks start sooner without
+            from meshrt.ranks.failing import beats, sentinel  # most ranks start sooner without
 
             sentinel.start(board, seconds, beats.meet(comm, board))
         starting.end(teller)
@@ -151,7 +153,7 @@ def _job_message(failure: Failure, board: Board, failed: list[Record]) -> str:
     where = f" on rank {board.rank} of {board.size}"
     if failure.trace or failure.kind in NAMELESS:
         index = board.ranks.index(board.rank)
-        from meshrt.ranks import sentinel
+        from meshrt.ranks.failing import sentinel
 
         where = f" on {sentinel.whereabouts(board.records()[index], board.owners()[index], board.size)}"
     if not failure.text:

@@ -26,7 +26,8 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from meshrt.ranks import launcher, shepherd
+from meshrt.ranks import launcher
+from meshrt.ranks.start import shepherd
 
 PATIENCE = 60.0  # seconds without another rank, after which the server waits for no more
 LINGER = 2.0  # the same, where no child lives

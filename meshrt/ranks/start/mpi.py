@@ -16,9 +16,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if __name__ == "__main__":  # alone, without site-packages, as the sentinel
-    sys.path.insert(0, os.path.abspath(f"{__file__}/../../.."))
+    sys.path.insert(0, os.path.abspath(f"{__file__}/../../../.."))
 
-from meshrt.ranks import host, launcher, watchdog
+from meshrt.ranks import host, launcher
+from meshrt.ranks.failing import watchdog
 
 if TYPE_CHECKING:
     import subprocess

@@ -42,7 +42,7 @@ def hook(before: Hook, process: int) -> Hook:
     def end_all(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         before(kind, error, trace)
         if os.getpid() == process and not (sys.flags.interactive or hasattr(sys, "ps1")):
-            from meshrt.ranks import failure  # of those that fail
+            from meshrt.ranks.failing import failure  # of those that fail
 
             failure.end_outside(error)
 
@@ -120,7 +120,7 @@ class Meeting:
             return
         import threading
 
-        from meshrt.ranks import watchdog
+        from meshrt.ranks.failing import watchdog
 
         if seconds := watchdog.limit():
             self._over = threading.Event()
@@ -146,7 +146,7 @@ def _look(over: threading.Event, job: str, seconds: float, call: str) -> None:
     else:
         return
     from meshrt.errors import StallError
-    from meshrt.ranks import failure
+    from meshrt.ranks.failing import failure
 
     if not take(_NAME.format(job, "told")):
         time.sleep(10)  # the one that has the name ends this rank
