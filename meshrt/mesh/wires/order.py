@@ -15,6 +15,7 @@ from meshrt.mesh.wires.lines import Positions
 from meshrt.mesh.wires.tables import Channel, is_left
 
 if TYPE_CHECKING:
+    from meshrt.mesh.wires.fabric import Prepared
     from meshrt.mesh.wires.lines import View
     from meshrt.mesh.wires.schedule import Schedule
 
@@ -69,15 +70,14 @@ def before_use(block: Cores, schedule: "Schedule", views: "tuple[View, ...]") ->
     return [free.get().copy() for _, free, _ in _links(block, schedule, views)]
 
 
-def begin_use(
-    block: Cores, channel: Channel, schedule: "Schedule", views: "tuple[View, ...]", apart: bool, busy: float
-) -> bool:
+def begin_use(block: Cores, channel: Channel, prepared: "Prepared", busy: float) -> bool:
     """A transfer begins: must its heads be checked at links, and be kept? All ranks find the same.
 
-    Not where its channel was there and nobody else has been on its links since, and no two of its routes share a link
-    (`apart`): what comes from the same cores the same way stays in order.
+    Not where its channel was there, on all of its lines, and nobody else has been on its links since, and no two of its
+    routes share a link (`apart`): what comes from the same cores the same way stays in order.
     """
-    if channel.axis is None or schedule.whole_block or not apart:
+    schedule, views = prepared.schedule, prepared.views
+    if channel.axis is None or schedule.whole_block or not prepared.apart:
         end_of_use(block)
         return True
     users: Users = block.clock.users
@@ -90,7 +90,8 @@ def begin_use(
         return False
     for other in give_way(users, channel):
         _end(block, users.pop(other))
-    users[channel] = {}
+    if prepared.everywhere:
+        users[channel] = {}
     return True
 
 
