@@ -147,7 +147,7 @@ def _passage(block: Cores, channel: Channel, prepared: Prepared) -> Passage:
     passage, schedule = prepared.unwatched, prepared.schedule
     if not passage.busy:  # nobody ever waits
         return passage
-    if schedule.meets or (channel.axis is None and is_crossed(block, channel)):
+    if block.clock.heads or schedule.meets or (channel.axis is None and is_crossed(block, channel)):
         waiting = list[Waiting]()
         block.clock.heads.append(waiting)
         block.clock.started += 1
