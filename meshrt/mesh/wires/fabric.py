@@ -152,7 +152,8 @@ def _passage(block: Cores, channel: Channel, prepared: Prepared) -> Passage:
         block.clock.heads.append(waiting)
         block.clock.started += 1
         return replace(passage, waiting=waiting)
-    watch = order.begin_use(block, channel, prepared, passage.busy)
+    apart, everywhere = prepared.apart, prepared.everywhere
+    watch = order.begin_use(block, channel, schedule, prepared.views, apart, everywhere, passage.busy)
     return prepared.watched if watch else passage
 
 

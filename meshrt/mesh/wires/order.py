@@ -15,7 +15,6 @@ from meshrt.mesh.wires.lines import Positions
 from meshrt.mesh.wires.tables import Channel, is_left
 
 if TYPE_CHECKING:
-    from meshrt.mesh.wires.fabric import Prepared
     from meshrt.mesh.wires.lines import View
     from meshrt.mesh.wires.schedule import Schedule
 
@@ -70,14 +69,16 @@ def before_use(block: Cores, schedule: "Schedule", views: "tuple[View, ...]") ->
     return [free.get().copy() for _, free, _ in _links(block, schedule, views)]
 
 
-def begin_use(block: Cores, channel: Channel, prepared: "Prepared", busy: float) -> bool:
+def begin_use(
+    block: Cores, channel: Channel, schedule: "Schedule", views: "tuple[View, ...]", apart: bool, everywhere: bool,
+    busy: float,
+) -> bool:  # fmt: skip
     """A transfer begins: must its heads be checked at links, and be kept? All ranks find the same.
 
-    Not where its channel was there, on all of its lines, and nobody else has been on its links since, and no two of its
-    routes share a link (`apart`): what comes from the same cores the same way stays in order.
+    Not where its channel was there, on all of its lines (`everywhere`), nobody else has been on its links since, and no
+    two of its routes share a link (`apart`): what comes from the same cores the same way stays in order.
     """
-    schedule, views = prepared.schedule, prepared.views
-    if channel.axis is None or schedule.whole_block or not prepared.apart:
+    if channel.axis is None or schedule.whole_block or not apart:
         end_of_use(block)
         return True
     users: Users = block.clock.users
@@ -90,7 +91,7 @@ def begin_use(block: Cores, channel: Channel, prepared: "Prepared", busy: float)
         return False
     for other in give_way(users, channel):
         _end(block, users.pop(other))
-    if prepared.everywhere:
+    if everywhere:
         users[channel] = {}
     return True
 
