@@ -6,6 +6,7 @@ where they are kept by device, of its phases. `about` is a JSON text that lists 
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,9 +33,13 @@ def check_maps(path: str) -> None:
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """The names in order; the second of a kind is 'name 2'."""
-    counts = [list(names[:at]).count(name) for at, name in enumerate(names)]
-    return [f"{name} {count + 1}" if count else name for name, count in zip(names, counts, strict=True)]
+    """The names in order; the second of a kind is 'name 2', or the next number that is no name of another."""
+    others, apart = set(names), dict[str, None]()
+    for name in names:
+        free = name if name not in apart else None
+        free = free or next(new for at in count(2) if (new := f"{name} {at}") not in others and new not in apart)
+        apart[free] = None
+    return list(apart)
 
 
 def write_device_maps(

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from measure import marks
 from mpi4py import MPI
 
+import meshrt
 from meshrt.emulate import emulate
 from meshrt.errors import LimitError, UsageError
+from meshrt.mesh.block import Block
 from meshrt.mesh.device import Device
 from meshrt.mesh.exchange.exchange import crossbar, exchange
 from meshrt.mesh.exchange.legs import Transfer
@@ -284,3 +286,19 @@ def test_the_names_at_each_cores_peak_are_those_that_it_held_when_it_first_had_m
 def test_a_file_of_maps_is_an_npz(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"the name ends with \.npz"):
         opened(MPI.COMM_SELF, "2x2", tmp_path / "maps.json")
+
+
+def test_every_phase_has_its_maps_whatever_phases_are_called(tmp_path: Path) -> None:
+    """One called as the second of another name would be takes nobody's place, and nobody takes its own."""
+
+    def run(block: Block) -> dict[str, Any]:
+        for macs, name in enumerate(("a", "a", "a 2", "total", "a"), 1):
+            with block.phase(name):
+                block.work(macs)
+        return {}
+
+    path = tmp_path / "run.npz"
+    meshrt.run(run, mesh="1x1", maps=path)
+    maps = np.load(path)
+    macs = {name.removesuffix("/macs"): int(maps[name].sum()) for name in maps if name.endswith("/macs")}
+    assert macs == {"total": 15, "a": 1, "a 3": 2, "a 2": 3, "total 2": 4, "a 4": 5}

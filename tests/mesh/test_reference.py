@@ -208,6 +208,49 @@ def test_a_link_is_not_kept_for_a_packet_that_was_sent_before_and_comes_later(co
 
 
 @pytest.mark.mpi(ranks=[1, 4])
+@pytest.mark.parametrize("before", [[False, False], [False, True]], ids=["nowhere", "elsewhere"])
+def test_nor_where_the_same_routes_were_used_on_other_lines_first(before: list[bool], comm):
+    """Core 1 to core 2 at cycle 100; on other lines, or none, from core 0 past both; then so on the line itself."""
+    block = new_block(comm, (4, 2), "wse2")
+    block.clock.state[TIME] += own(block, np.array([[0.0, 100.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]))
+    tiles, lines = np.zeros((*block.shape, 4), np.float32), [np.array(before), np.array([True, False])]
+    with (
+        installed(block, "x", [routes.Route(1, (2,))], lines=lines[1]) as short,
+        installed(block, "x", [routes.Route(0, (3,))]) as other,
+    ):
+        flights = [fabric.send(block, short, tiles), *(fabric.send(block, other, tiles, lines=on) for on in lines)]
+        for flight in flights:
+            receiving.receive(block, flight)
+    assert whole(block, block.clock.state[TIME])[0].tolist() == [0, 100, 100 + 1 + 4, 3 + 4]
+    assert measured(block)["out_of_order"]["packets"] == 0
+
+
+@pytest.mark.mpi(ranks=[1, 4])
+def test_heads_that_ask_together_go_in_the_order_of_the_program_on_a_path_and_a_line_too(comm):
+    """From core 0 along a path past core 1, and from core 1 at cycle 1: both ask for the link to core 2 then."""
+
+    def work(block: Block) -> None:
+        block.clock.state[TIME] += own(block, np.array([[0.0, 1.0, 0.0, 0.0]]))
+        tiles = np.zeros((*block.shape, 4), np.float32)
+        with (
+            installed(block, None, [((0, 0), (1, 0), (2, 0))]) as path,
+            installed(block, "x", [routes.Route(1, (3,))]) as line,
+        ):
+            for flight in [fabric.send(block, channel, tiles) for channel in (path, line)]:
+                receiving.receive(block, flight)
+
+    def expected(alone: Any) -> np.ndarray:
+        block = new_block(alone, (4, 1), "wse2")
+        outcome, _ = in_the_reference(block, work)
+        return state_of(outcome, block.shape)[0]
+
+    block = new_block(comm, (4, 1), "wse2")
+    work(block)
+    times = whole(block, block.clock.state[TIME])
+    assert times.tolist() == on_one_rank(comm, expected).tolist() == [[0, 1, 2 + 4, 1 + 4 + 2 + 4]]
+
+
+@pytest.mark.mpi(ranks=[1, 4])
 def test_a_link_is_not_given_twice(comm):
     """Core 1 to core 2 at cycles 0, 10 and 100, 4 cycles each; from core 0, past both, a packet that asks at cycle 12.
 

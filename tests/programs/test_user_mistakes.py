@@ -212,7 +212,7 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(mistake: str, text: str, ru
 HEAD = """
 import numpy as np
 from meshrt.mesh import *
-from meshrt.mesh.collectives import broadcast, remap, rings, scatter, shifts
+from meshrt.mesh.collectives import allreduce as allreduces, broadcast, remap, rings, scatter, shifts
 from meshrt.mesh.exchange.exchange import exchange
 from meshrt.mesh.exchange.legs import Transfer
 MESH = (4, 2)
@@ -232,6 +232,7 @@ WORDS = {  # one line of a program, and what is said of it
     "transfer(block, way, t, [0])": "`out` of transfer is [0]; it is an array, [bh, bw, *tile]",
     "transfer(block, way, t, t.astype(int))": "`out` of int64 for tiles of float32: what arrives would be cut",
     "transfer(block, way, t, t, combine=lambda a, b: None)": "`combine` returned None: it returns what the core has",
+    "transfer(block, way, t, t, combine=lambda a, b: a[:1])": "`combine` returned an array of shape [1, 3, 4, 4] for",
     "receive(block, None)": "`flight` of receive is None; it is what `send` has returned",
     "receive(block, send(block, way, t), 3)": "`others` of receive is 3; it is what `send` has returned",
     "installed('x', chain, block).__enter__()": "`block` of installed is 'x'; it is the block that `run` got",
@@ -245,6 +246,13 @@ WORDS = {  # one line of a program, and what is said of it
     "stage(block, way, 'x', np.ones(4, bool))": "a stage of 'x' additions: give their number",
     "ktree(block, 'x', phases=1.5).__enter__()": "a K-tree has K = 1 to 64 phases, not 1.5",
     "ktree(block, 'x', phases='2').__enter__()": "a K-tree has K = 1 to 64 phases, not '2'",
+    "ktree(block, 'x', stretches=(1, 0)).__enter__()": "stretches (1, 0) of a line of 4 cores: give how many,",
+    "ktree(block, 'x', stretches=(2, 3)).__enter__()": "stretches (2, 3) of a line of 4 cores: give how many,",
+    "ktree(block, 'x', stretches=2).__enter__()": "stretches 2 of a line of 4 cores: give how many, and of how",
+    "allreduces.pattern(block, 'tree', 'x').__enter__()": "a sum by 'tree': choose 'ktree', 'pipeline' or 'ring'",
+    "take(block, way, np.arange(8), t)": "`bar` of take is a Channel; it is what `crossbar` gives: with crossbar(",
+    "align(block, None, t, t)": "`rings` of align is None; it is what rings along both axes are: with",
+    "broadcast.relay(block, None)": "`begun` of relay is None; it is what `start` has returned",
     "start_shift(block, interleaved_rings(block).__enter__(), t, t)": "`ring` of start_shift is a Rings; it is one of",
     "square(block)": "`mesh` of square is a Block; it is block.mesh",
     "block.elementwise([1])": "`tiles` of elementwise is [1]; it is an array, [bh, bw, *tile]",

@@ -32,7 +32,12 @@ def pattern(
     groups: int | tuple[int, ...] | None = None,
     nbytes: int = 64,
 ) -> Iterator[Pattern]:
-    """Install the pattern of that name; phases, groups and nbytes are those of `ktree`, and of no meaning to others."""
+    """Install the pattern of that name; phases, groups and nbytes are those of `ktree`, and of no meaning to others.
+
+    UsageError for another name.
+    """
+    if kind not in ("ktree", "pipeline", "ring"):
+        raise UsageError(f"a sum by {kind!r}: choose 'ktree', 'pipeline' or 'ring'")
     with (
         ktree(block, axis, phases, groups, nbytes)
         if kind == "ktree"
@@ -57,12 +62,26 @@ def ktree(
     `groups`: their number in the first phase, or in each but the last. Without, a line of more than `LONG` cores gets
     those that are measured to be the fastest for tiles of `nbytes` (grouping.py). UsageError, LimitError.
     """
-    copies, n = stretches or (1, block.mesh.length(axis))
+    copies, n = (1, block.mesh.length(axis)) if stretches is None else _stretches(stretches, block.mesh.length(axis))
     counts = best_groups(block, n, phases, nbytes) if groups is None else _counts(groups)
     plan = treeplan.ktree(n, phases, counts)
     plan = plan if stretches is None else treeplan.on_stretches(plan, copies)
     with installed_tree(block, axis, plan, stored) as tree:
         yield tree
+
+
+def _stretches(stretches: Any, length: int) -> tuple[int, int]:
+    """How many, and of how many cores each, as plain numbers. UsageError for what is none, or has no room on a line."""
+    try:
+        copies, n = map(index, stretches)
+    except (TypeError, ValueError):
+        copies = n = 0
+    if min(copies, n) < 1 or copies * n > length:
+        raise UsageError(
+            f"stretches {stretches!r} of a line of {length} cores: give how many, and of how many cores each, from 1 on"
+            f" and {length} in all at most, such as (1, {length})"
+        )
+    return copies, n
 
 
 def _counts(groups: Any) -> tuple[int, ...]:

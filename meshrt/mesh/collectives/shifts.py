@@ -32,7 +32,9 @@ def start_shift(
     if ring.slots == 1 and ring.channels:
         return fabric.send(block, ring.channels[0][0], tiles, out, lines=lines, later=later)
     if ring.slots == 1:  # one core: its tile stays
-        out[...] = tiles
+        across = slice(None) if lines is None else _chosen(block, ring, lines)
+        at = (across, slice(None)) if ring.axis == "x" else (slice(None), across)
+        out[at] = tiles[at]
         return Flight(out, [])
     arrivals = []
     if not block.payload:
@@ -45,8 +47,7 @@ def start_shift(
     before = before.copy() if np.may_share_memory(tiles, out) else before
     after = _by_line(ring.axis, out)
     low, length = block.mesh.offset(ring.axis), block.mesh.block_length(ring.axis)
-    across = block.mesh.offset("y" if ring.axis == "x" else "x")
-    chosen = np.arange(len(before)) if lines is None else np.flatnonzero(lines[across : across + len(before)])
+    chosen = _chosen(block, ring, lines)
     before = before[chosen]
     result = before.copy()  # a ring need not have all cores: the tiles of the others stay
     inside, _ = ring.inside.local(low, length)
@@ -62,6 +63,13 @@ def start_shift(
         return Flight(out, arrivals, [partial(after.__setitem__, chosen, result)])
     after[chosen] = result
     return Flight(out, arrivals)
+
+
+def _chosen(block: Block, ring: Ring, lines: np.ndarray | None) -> np.ndarray:
+    """Which of this block's lines these are: by number."""
+    across = "y" if ring.axis == "x" else "x"
+    low, count = block.mesh.offset(across), block.mesh.block_length(across) if block.payload else 1
+    return np.arange(count) if lines is None else np.flatnonzero(lines[low : low + count])
 
 
 def _check_slots(block: Block, ring: Ring, tiles: np.ndarray, out: np.ndarray) -> None:

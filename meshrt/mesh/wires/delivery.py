@@ -62,6 +62,11 @@ def deliver(
                 landed = packet if combine is None else combine(own_tiles, packet)
                 if landed is None:  # NumPy would make NaN of it
                     raise UsageError("`combine` returned None: it returns what the core has then, such as a + b")
+                if combine is not None and np.shape(landed) != own_tiles.shape:  # and would stretch it
+                    raise UsageError(
+                        f"`combine` returned an array of shape {list(np.shape(landed))} for two of shape"
+                        f" {list(own_tiles.shape)}: it returns what the cores have then, such as a + b"
+                    )
                 target[:, part.to] = landed
     if view.axis is None and not np.may_share_memory(target, out):  # a flat view of scattered memory is a copy
         out[...] = target.reshape(out.shape)

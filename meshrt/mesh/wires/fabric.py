@@ -80,6 +80,7 @@ class Prepared:
     views: tuple[View, ...]
     nbytes: int  # of a tile
     apart: bool  # no two of its routes share a link; see order.py
+    everywhere: bool  # it goes on all of the channel's lines
     unwatched: Passage
     watched: Passage
     lanes: dict[View, Lane]  # made when something is sent
@@ -101,8 +102,9 @@ def prepare(
         busy = block.device.busy_cycles(nbytes)
         taking = streaming_cycles(block, tiles) if stream else busy
         apart = not cache["trace"].meets and not block.tables.epoch
+        everywhere = not schedule.idle and (lines is None or bool(lines[channel.lines].all()))
         passage = Passage(busy, taking, stream)
-        prepared = Prepared(schedule, views, nbytes, apart, passage, replace(passage, watch=True), {})
+        prepared = Prepared(schedule, views, nbytes, apart, everywhere, passage, replace(passage, watch=True), {})
         cache[key] = prepared
     return prepared
 
@@ -145,12 +147,13 @@ def _passage(block: Cores, channel: Channel, prepared: Prepared) -> Passage:
     passage, schedule = prepared.unwatched, prepared.schedule
     if not passage.busy:  # nobody ever waits
         return passage
-    if schedule.meets or (channel.axis is None and is_crossed(block, channel)):
+    if block.clock.heads or schedule.meets or (channel.axis is None and is_crossed(block, channel)):
         waiting = list[Waiting]()
         block.clock.heads.append(waiting)
         block.clock.started += 1
         return replace(passage, waiting=waiting)
-    watch = order.begin_use(block, channel, schedule, prepared.views, prepared.apart, passage.busy)
+    apart, everywhere = prepared.apart, prepared.everywhere
+    watch = order.begin_use(block, channel, schedule, prepared.views, apart, everywhere, passage.busy)
     return prepared.watched if watch else passage
 
 

@@ -1,10 +1,11 @@
 """Heads of packets that may meet at a link: moved in the order of virtual time, whichever transfer they are of.
 
 Where the packets of a transfer share links, a replay tick by tick would give a link to the packet with fewer hops
-behind it, even if that comes later. So such transfers are put here when they are started, and when a core next waits
-for anything, the heads of all of them are moved one by one: what happens next in virtual time happens next. Of heads
-that are at a router together the one of the transfer that was started first goes first, then the one with fewer hops,
-then the one from the lowest port. Tiles have been moved already; what is found here is when.
+behind it, even if that comes later. So such transfers are put here when they are started, and with them all that are
+started after them. When a core next waits for anything, the heads of all of them are moved one by one: what happens
+next in virtual time happens next. Of heads that are at a router together the one of the transfer that was started first
+goes first, then the one with fewer hops, then the one from the lowest port. Tiles have been moved already; what is
+found here is when.
 
 Ranks agree on a horizon, before which nothing can come to them any more: the earliest head of all, and a hop. All
 heads before it are moved, those that cross an edge are handed over, and so on. That is control traffic.

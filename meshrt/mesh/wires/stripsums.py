@@ -141,7 +141,8 @@ def _begin_use(
                 _, length = making.lasted.get(id(busy), (None, busy))
                 begins.append((steps.END, [*links, length, *([] if since is None else [since[number]])]))
                 making.befores += [] if since is None else [since[number]]
-    users[channel] = {}
+    if prepared.everywhere:
+        users[channel] = {}
     return True, begins
 
 

@@ -122,6 +122,24 @@ def test_a_shift_of_some_lines_leaves_the_others(axis: str, slots: int, comm):
     assert measured(block)["hops"] == 3 * 2 * (n - 1)
 
 
+@pytest.mark.mpi(ranks=[1, 2])
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_so_does_one_on_lines_of_one_core(axis: str, slots: int, comm):
+    """No packet goes anywhere, and what is not shifted keeps what `out` has all the same."""
+    block = new_block(comm, (1, 4) if axis == "x" else (4, 1))
+    tiles = ring_tiles(block, axis, slots)
+    chosen = marks(4, [0, 3])
+    mine, out = own(block, tiles), np.full_like(own(block, tiles), -1)
+    with interleaved_ring(block, axis, slots) as ring:
+        receive(block, start_shift(block, ring, mine, out, chosen))
+    of_tiles = np.repeat(chosen, ACROSS)
+    after = by_place(axis, whole(block, out))
+    assert (after[of_tiles] == moved(axis, tiles, 1)[of_tiles]).all()
+    assert (after[~of_tiles] == -1).all()
+    assert measured(block)["hops"] == 0
+
+
 @pytest.mark.mpi(ranks=RANKS)
 @pytest.mark.parametrize("slots", [1, 2])
 @pytest.mark.parametrize("axis", ["x", "y"])
