@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshrt.arm.cache import CachePieces, CoreCaches, Lru
+from meshrt.arm.cache import CachePieces, CoreCaches, Lru, bytes_of
 from meshrt.arm.device import ArmDevice, Cluster
 from meshrt.arm.isa import Array
 from meshrt.arm.kernel import KernelTally, MicroKernel, execute
@@ -102,8 +102,8 @@ class ArmCore:
     def end(self) -> StretchCost:
         """What has been done since `begin`: as long as its busiest part took; the others work beside it."""
         cluster, caches = self.cluster, self.caches
-        written = [*caches.written.items()]
-        slc_bytes = caches.slc_bytes + sum(size for _, size in written)
+        written = [(key, span) for key, spans in caches.written.items() for span in spans]
+        slc_bytes = caches.slc_bytes + bytes_of(span for _, span in written)
         self.counts["l2_bytes"] += caches.l2_bytes
         self.counts["slc_bytes"] += slc_bytes
         cycles = max(
