@@ -63,6 +63,12 @@ class ArmCore:
                     f"core {self.index}: kernel {kernel.name} asks for {registers} registers, the limit is"
                     f" {self.device.registers} (device {self.device.name}); take a smaller --tile, or --spill"
                 )
+            if kernel.widest > self.device.registers:
+                raise LimitError(
+                    f"core {self.index}: an instruction of kernel {kernel.name} names {kernel.widest} registers, the"
+                    f" limit is {self.device.registers} (device {self.device.name}), and --spill makes room for the"
+                    " others alone; take a smaller --tile, or more --registers"
+                )
             self._spilled(tiles, *spills(kernel, steps, self.device.registers))
         self.registers = max(self.registers, min(registers, self.device.registers))
         self.issue(kernel.total(steps), tiles)
