@@ -85,6 +85,17 @@ def test_a_cold_product_reads_all_of_both_operands_from_dram(m: int, k: int, n: 
     assert written == 4 * m * n
 
 
+@pytest.mark.parametrize("shape, nbytes", [((100,), 8 * 400), ((1, 1), 8 * 4), ((16, 1), 16 * 4), ((16, 100), 6400)])
+def test_what_is_repeated_for_all_rows_is_read_by_every_core(shape: tuple[int, ...], nbytes: int) -> None:
+    """Each of eight cores adds two rows of 100: of a bias it needs all, of a column two numbers."""
+    inputs = Input("x", "float32", (16, 100)), Input("b", "float32", shape)
+    soc = Soc(find_arm_device("n2x8"), 8, Control(Alone(), Board.alone(), "test"), payload=False)
+    feeds = {each.name: np.zeros(each.shape, np.float32) for each in inputs}
+    run_operators(soc, Graph(inputs, ("y",), (Node("Add", "sum", ("x", "b"), "y", {}),), {}), feeds)
+    assert sum(core.counts["l2_bytes"] for core in soc.mine) == 16 * 400 + nbytes
+    assert soc.system["dram_read"] == 16 * 400 + 4 * np.zeros(shape).size
+
+
 @pytest.mark.mpi(ranks=[2, 4, 6])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_any_number_of_ranks_gives_the_same_bits(name: str, comm: Any, tmp_path_factory: Any) -> None:
