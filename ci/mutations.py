@@ -524,7 +524,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("joined(before, (span,))\n\n    def forget", "(span,)\n\n    def forget", ARM),
         ("        self.l2.forget(written)\n", "", ARM),
         ("moved[core][0] += bytes_of(missing)", "moved[core][0] += span[1] - span[0]", ARM),
-        ("self.changed.pop(old, ())", "((0, PIECE),)", ARM),
+        ("self.changed.pop(old, _NONE)", "((0, PIECE),)", ARM),
         ("self.changed = {key: spans for key, spans in self.changed.items() if key[0] != buffer}", "pass", ARM),
     ],
     "meshrt/arm/bus.py": [

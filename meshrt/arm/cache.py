@@ -61,8 +61,9 @@ class Lru:
         """Use these bytes of a piece, which are there then: which were not there, and which pieces had to go?"""
         held = self.held
         spans = held.get(key)
+        missing: tuple[CacheSpan, ...] = (span,)
         if spans is None:
-            held[key] = missing = (span,)
+            held[key] = missing
         else:
             held.move_to_end(key)
             low, high = spans[0]

@@ -159,8 +159,11 @@ def numbers(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int]
                 if at not in places:
                     core.caches.read(_share(buffer, operand, share))
                     continue
-                own = np.broadcast_to(places[at], whole.shape).flat[units[0] * lanes : (units[-1] + 1) * lanes]
-                begin, end = int(own.min()), int(own.max()) + 1  # rows that all cores' stretches need are read by each
+                needed = np.broadcast_to(places[at], whole.shape).flat[units[0] * lanes : (units[-1] + 1) * lanes]
+                begin, end = (
+                    int(needed.min()),
+                    int(needed.max()) + 1,
+                )  # rows that all cores' stretches need are read by each
                 core.caches.read(stretch(buffer, 0, begin * operand.itemsize, end * operand.itemsize))
             core.caches.write(_share(target, whole, share))
         own = [operand[units_of(team)] if soc.payload else None for operand in operands]
