@@ -535,7 +535,7 @@ TABLE: dict[str, list[tuple[str, str, str] | tuple[str, str, str, bool]]] = {
         ("max(self.registers, min(registers, self.device.registers))", "max(self.registers, registers)", ARM),
         ("16 * (loads + stores)", "16 * loads", ARM),
         ("+= tally.operations * times", "+= tally.operations", ARM),
-        ("caches.slc_bytes + sum(size for _, size in written)", "caches.slc_bytes", ARM),
+        ("caches.slc_bytes + bytes_of(span for _, span in written)", "caches.slc_bytes", ARM),
         ("others = prod(grid) // grid[axis]", "others = prod(grid)", ARM),
         ('self.pipes["stores"] / cluster.stores', "0.0", ARM),
     ],
