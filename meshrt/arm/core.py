@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshrt.arm.cache import CachePieces, CoreCaches, Lru
+from meshrt.arm.cache import CachePieces, CoreCaches, Lru, bytes_of
 from meshrt.arm.device import ArmDevice, Cluster
 from meshrt.arm.isa import Array
 from meshrt.arm.kernel import KernelTally, MicroKernel, execute
@@ -63,6 +63,12 @@ class ArmCore:
                     f"core {self.index}: kernel {kernel.name} asks for {registers} registers, the limit is"
                     f" {self.device.registers} (device {self.device.name}); take a smaller --tile, or --spill"
                 )
+            if kernel.widest > self.device.registers:
+                raise LimitError(
+                    f"core {self.index}: an instruction of kernel {kernel.name} names {kernel.widest} registers, the"
+                    f" limit is {self.device.registers} (device {self.device.name}), and --spill makes room for the"
+                    " others alone; take a smaller --tile, or more --registers"
+                )
             self._spilled(tiles, *spills(kernel, steps, self.device.registers))
         self.registers = max(self.registers, min(registers, self.device.registers))
         self.issue(kernel.total(steps), tiles)
@@ -102,8 +108,8 @@ class ArmCore:
     def end(self) -> StretchCost:
         """What has been done since `begin`: as long as its busiest part took; the others work beside it."""
         cluster, caches = self.cluster, self.caches
-        written = [*caches.written.items()]
-        slc_bytes = caches.slc_bytes + sum(size for _, size in written)
+        written = [(key, span) for key, spans in caches.written.items() for span in spans]
+        slc_bytes = caches.slc_bytes + bytes_of(span for _, span in written)
         self.counts["l2_bytes"] += caches.l2_bytes
         self.counts["slc_bytes"] += slc_bytes
         cycles = max(

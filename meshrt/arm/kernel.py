@@ -57,6 +57,11 @@ class MicroKernel:
         return tuple(dict.fromkeys(name for line in lines for name in (*line.to, *line.of)))
 
     @cached_property
+    def widest(self) -> int:
+        """The most registers that one of its instructions names, which have to be there at once."""
+        return max(len({*line.to, *line.of}) for line in (*self.before, *self.body, *self.after))
+
+    @cached_property
     def carried(self) -> frozenset[str]:
         """Registers that a step of the loop leaves to the next: what it reads of them comes from before."""
         written: set[str] = set()

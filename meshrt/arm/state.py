@@ -4,11 +4,11 @@ A run that goes on has placed its weights again: what that changed is set back t
 then has to be running now: it takes over where it began.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from meshrt.arm.cache import Lru
+from meshrt.arm.cache import CacheKey, CacheSpan, Lru, bytes_of
 from meshrt.arm.soc import ArmPhase, Soc, sums
 from meshrt.ranks.snapshot import Snapshot
 
@@ -21,7 +21,7 @@ def settings(soc: Soc) -> dict[str, Any]:
 def describe(soc: Soc) -> dict[str, Any]:
     """The facts, whole at rank 0 only. All ranks call it together."""
     cores = [
-        [core.instructions, core.counts, core.registers, _pieces(core.caches.l1), _pieces(core.caches.l2)]
+        [core.instructions, core.counts, core.registers, _pieces(core.caches.l1.held), _pieces(core.caches.l2.held)]
         for core in soc.mine
     ]
     phases = {name: [phase.cores, phase.begun[0]] for name, phase in soc.phases.items()}
@@ -38,7 +38,7 @@ def describe(soc: Soc) -> dict[str, Any]:
         },
         "system": soc.system,
         "flash_free": soc.flash_free,
-        "slc": [_pieces(soc.slc.lru), sorted(soc.slc.changed)],
+        "slc": [_pieces(soc.slc.lru.held), _pieces(soc.slc.changed)],
         "memory": [memory.sizes, memory.numbers, memory.used, memory.peak, memory.made],
     }  # fmt: skip
 
@@ -61,7 +61,7 @@ def restore(soc: Soc, snapshot: Snapshot) -> None:
     soc.system, soc.flash_free = sums(facts["system"]), float(facts["flash_free"])
     held, changed = facts["slc"]
     _refill(soc.slc.lru, held)
-    soc.slc.changed = {_key(key) for key in changed}
+    soc.slc.changed = _spans(changed)
     sizes, numbers, used, peak, made = facts["memory"]
     soc.memory.sizes, soc.memory.numbers = dict(_counts(sizes)), dict(_counts(numbers))
     soc.memory.used, soc.memory.peak, soc.memory.made = int(used), int(peak), int(made)
@@ -74,20 +74,19 @@ def _total(counters: Iterable[Counter[str]]) -> Counter[str]:
     return total
 
 
-def _pieces(cache: Lru) -> list[list[int]]:
-    return [[*key, nbytes] for key, nbytes in cache.held.items()]
+def _pieces(held: Mapping[CacheKey, Sequence[CacheSpan]]) -> list[list[int]]:
+    """Each piece as its key and the ends of its spans."""
+    return [[*key, *(end for span in spans for end in span)] for key, spans in held.items()]
 
 
-def _refill(cache: Lru, held: Iterable[Any]) -> None:
-    cache.held.clear()
-    for *key, nbytes in held:
-        cache.held[_key(key)] = int(nbytes)
-    cache.used = sum(cache.held.values())
+def _spans(held: Iterable[Sequence[Any]]) -> dict[CacheKey, tuple[CacheSpan, ...]]:
+    pieces = (tuple(map(int, piece)) for piece in held)
+    return {(buffer, tile, at): (*zip(ends[::2], ends[1::2], strict=True),) for buffer, tile, at, *ends in pieces}
 
 
-def _key(key: Any) -> tuple[int, int, int]:
-    buffer, tile, at = map(int, key)
-    return buffer, tile, at
+def _refill(cache: Lru, held: Iterable[Sequence[Any]]) -> None:
+    cache.held = OrderedDict(_spans(held))
+    cache.used = sum(map(bytes_of, cache.held.values()))
 
 
 def _counts(counts: Mapping[str, Any]) -> Counter[str]:

@@ -149,10 +149,23 @@ def numbers(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int]
     assert kernel is not None, "operator_of has looked"
     steps = ceil(whole.size / lanes)
     operands = [_steps(np.broadcast_to(operand, whole.shape), lanes) for operand in given]
+    repeated = [at for at, operand in enumerate(given) if operand.size < whole.size]
+    places = {at: np.arange(given[at].size).reshape(given[at].shape) for at in repeated}
 
     def work(team: Team) -> Array | None:
         for core, units in team:
-            touch(core, (units[0] / steps, (units[-1] + 1) / steps), given, sources, target, whole)
+            share = units[0] / steps, (units[-1] + 1) / steps
+            for at, (buffer, operand) in enumerate(zip(sources, given, strict=True)):
+                if at not in places:
+                    core.caches.read(_share(buffer, operand, share))
+                    continue
+                needed = np.broadcast_to(places[at], whole.shape).flat[units[0] * lanes : (units[-1] + 1) * lanes]
+                begin, end = (
+                    int(needed.min()),
+                    int(needed.max()) + 1,
+                )  # rows that all cores' stretches need are read by each
+                core.caches.read(stretch(buffer, 0, begin * operand.itemsize, end * operand.itemsize))
+            core.caches.write(_share(target, whole, share))
         own = [operand[units_of(team)] if soc.payload else None for operand in operands]
         return each(team, kernel, own, lanes * whole.itemsize)
 

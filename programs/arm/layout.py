@@ -18,7 +18,9 @@ def block(buffer: int, heights: Sequence[int], tiles: Iterable[int], columns: ra
     """The pieces of these row tiles, of all that have such heights, in these columns."""
     panels = range(columns.start // PANEL, -(-columns.stop // PANEL))
     return [
-        ((buffer, panel * len(heights) + tile, 0), heights[tile] * PANEL * ITEM) for tile in tiles for panel in panels
+        ((buffer, panel * len(heights) + tile, 0), (0, heights[tile] * PANEL * ITEM))
+        for tile in tiles
+        for panel in panels
     ]
 
 

@@ -132,8 +132,12 @@ def check_layers(soc: Soc, config: Config, layers_run: int | None, flash: int) -
     layers, alike = config.layers, family_of(config).layers
     if flash > layers:
         raise UsageError(f"--flash is {flash}; the model has {layers} layers")
-    if flash > 2 and first_unlike(alike, layers - flash + 1) is not None:
-        raise UsageError(f"--flash {flash}: layers that take turns in room for two of them have to have the same ranks")
+    rooms = [replace(layer, window=None, rope=0) for layer in alike]  # what tokens see takes none
+    if flash > 2 and (unlike := first_unlike(rooms, layers - flash + 1)) is not None:
+        raise UsageError(
+            f"--flash {flash}: layers that take turns in room for two of them have to be alike, and layer {unlike} has"
+            f" other ranks than layer {layers - flash}, or other experts; --flash 2 takes any"
+        )
     if layers_run is None:
         return
     if soc.payload:
@@ -144,7 +148,8 @@ def check_layers(soc: Soc, config: Config, layers_run: int | None, flash: int) -
         )
     if (unlike := first_unlike(alike, min(layers_run, layers))) is not None:
         raise UsageError(
-            f"--layers-run {layers_run}: layer {unlike} has other ranks than layer {layers_run - 1}, so it has to run"
+            f"--layers-run {layers_run}: layer {unlike} has other ranks than layer {layers_run - 1}, another window or"
+            " experts, so it has to run"
         )
     if flash and layers_run < layers:
         raise UsageError(f"--flash {flash} is of the last layers, which --layers-run {layers_run} leaves out")

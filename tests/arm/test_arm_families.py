@@ -56,6 +56,18 @@ def test_logits_are_those_of_the_integer_reference(name: str, tmp_path: Path, co
     assert np.abs(np.load(tmp_path / "logits.npy") - truth_of(folder, ids)).max() < 1e-3
 
 
+@pytest.mark.mpi(ranks=[1])
+def test_layers_with_and_without_a_window_take_turns_in_room_for_flash(tmp_path: Path, comm: Any) -> None:
+    """Gemma 2, of whose three layers every other one has a window."""
+    random_family("gemma2", tmp_path / "model")
+    given = {"model": str(tmp_path / "model"), "prompt_ids": ",".join(map(str, IDS["gemma2"])), "max_new_tokens": 2}
+    for flash in (0, 3):
+        run_on_arm(comm, "llama", **given, flash=flash, logits=str(tmp_path / f"{flash}.npy"), ignore_eos=True)
+    assert (np.load(tmp_path / "0.npy") == np.load(tmp_path / "3.npy")).all()
+    with pytest.raises(UsageError, match="layer 2 has other ranks than layer 1, another window"):
+        run_on_arm(comm, "llama", **given, layers_run=2, payload=False)
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CASES)
 def test_that_reference_is_as_near_transformers_as_eight_bits_are(name: str, tmp_path: Path) -> None:

@@ -157,6 +157,19 @@ def test_the_33rd_register_is_refused() -> None:
     assert refused.value.exit_code == 3 and not core.instructions
 
 
+@pytest.mark.parametrize("tile, registers, names", [((66, 8), 32, 33), ((2, 8), 2, 3)])
+def test_what_one_instruction_names_cannot_be_spilled(tile: tuple[int, int], registers: int, names: int) -> None:
+    """The rows of inputs come by one load; with as many registers as that names, all else is spilled."""
+    kernel = integer_kernel(SMMLA, *tile)
+    core = ArmCore(find_arm_device("n2x8", registers=registers), 2, payload=False, spill=True)
+    said = f"core 2: .* smmla {tile[0]}x8 w4 names {names} registers, the limit is {registers} .*--tile"
+    with pytest.raises(LimitError, match=said):
+        core.count(kernel, 1, 1, 0)
+    roomy = ArmCore(find_arm_device("n2x8", registers=names), 2, payload=False, spill=True)
+    roomy.count(kernel, 1, 1, 0)
+    assert roomy.counts["spill_loads"] > 0 and not core.instructions
+
+
 def test_spills_are_loads_and_stores_and_change_no_number() -> None:
     """Of 12 x 8, 35 registers are in use at once: three sums and a mask make room in each step."""
     kernel = integer_kernel(SMMLA, 12, 8)

@@ -13,7 +13,7 @@ from runs import run_on_arm
 from test_arm_linear import new_soc
 
 from meshrt.arm.bus import ends, fair
-from meshrt.arm.cache import PIECE, CoreCaches, Lru, SharedCache, pieces, stretch
+from meshrt.arm.cache import PIECE, CoreCaches, Lru, SharedCache, bytes_of, pieces, stretch
 from meshrt.arm.device import N2X8, PHONE, Cluster
 from meshrt.programs.arm.split import SplitWork, by_speed, equal, share_out
 from meshrt.studies.arm.split import BUS, CAPS, COMPUTING, READING, last, shares_of
@@ -95,7 +95,7 @@ def test_what_was_used_last_stays(accesses: list[tuple[int, int]], capacity: int
     cache, held = Lru(capacity), list[int]()
     for name, drawn in accesses:
         size = sizes.setdefault(name, drawn)
-        assert cache.touch((name, 0, 0), size)[0] == (name in held)
+        assert bytes_of(cache.touch((name, 0, 0), (0, size))[0]) == (0 if name in held else size)
         held = [*(other for other in held if other != name), name]
         while sum(sizes[other] for other in held) > capacity:
             held.pop(0)
@@ -103,20 +103,52 @@ def test_what_was_used_last_stays(accesses: list[tuple[int, int]], capacity: int
 
 
 def test_ranges_are_cut_into_pieces() -> None:
-    assert [size for _, size in pieces(1, 2, 2 * PIECE + 5)] == [PIECE, PIECE, 5] and pieces(1, 2, 0) == []
+    assert [span for _, span in pieces(1, 2, 2 * PIECE + 5)] == [(0, PIECE), (0, PIECE), (0, 5)]
+    assert pieces(1, 2, 0) == []
 
 
 def test_a_piece_that_grows_counts_once_and_what_another_core_wrote_is_fetched_again() -> None:
     lru = Lru(100)
-    assert lru.touch((0, 0, 0), 10) == (False, []) and lru.touch((0, 0, 0), 30) == (True, []) and lru.used == 30
+    assert lru.touch((0, 0, 0), (0, 10)) == (((0, 10),), ()) and lru.touch((0, 0, 0), (0, 30)) == (((10, 30),), ())
+    assert lru.used == 30
     within = stretch(4, 2, 100, PIECE + 50)
-    assert within == [((4, 2, 0), PIECE - 100), ((4, 2, PIECE), 50)]
+    assert within == [((4, 2, 0), (100, PIECE)), ((4, 2, PIECE), (0, 50))]
     caches = CoreCaches(Lru(9 * PIECE), Lru(9 * PIECE))
     caches.read(within)
     caches.forget([within[0][0]])
     caches.begin()
     caches.read(within)
     assert caches.l2_bytes == caches.slc_bytes == PIECE - 100
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.integers(0, 11), st.integers(1, 12)), max_size=40),
+    st.integers(1, 40),
+)  # fmt: skip
+def test_of_a_piece_there_is_what_was_touched(accesses: list[tuple[bool, int, int, int]], capacity: int) -> None:
+    """Against sets of bytes: what is read of DRAM, and what was changed and had to leave."""
+    slc, held, changed = SharedCache(Lru(capacity)), dict[int, set[int]](), dict[int, set[int]]()
+    for write, tile, begin, length in accesses:
+        touched, part = {*range(begin, begin + length)}, [((0, tile, 0), (begin, begin + length))]
+        missing, left = touched - held.get(tile, set()), 0
+        held[tile] = held.pop(tile, set()) | touched
+        changed[tile] = changed.get(tile, set()) | (touched if write else set())
+        while sum(map(len, held.values())) > capacity:
+            oldest = next(iter(held))
+            held.pop(oldest)
+            left += len(changed.pop(oldest, ()))
+        assert slc.serve([[] if write else part], [part if write else []]) == [(0 if write else len(missing), left)]
+        assert slc.lru.used == sum(map(len, held.values()))
+
+
+def test_what_a_core_writes_of_a_piece_makes_nothing_else_of_it_be_there() -> None:
+    """The last two of ten tokens are written: those before them are read from beyond, though all are in one piece."""
+    caches = CoreCaches(Lru(9 * PIECE), Lru(9 * PIECE))
+    caches.write(stretch(0, 0, 90, 100))
+    caches.write(stretch(0, 0, 80, 90))
+    assert caches.written == {(0, 0, 0): ((80, 100),)}
+    caches.read(stretch(0, 0, 0, 100))
+    assert caches.l2_bytes == caches.slc_bytes == 80 and caches.misses == [((0, 0, 0), (0, 80))]
 
 
 def test_levels() -> None:

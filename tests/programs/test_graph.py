@@ -10,16 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_runs import Alone
 from measure import on_one_rank, run_report
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 from onnx_graphs import FLOAT, Builder, attention_block, functions, mlp, save
 from runs import run_on_arm
 
+from meshrt.arm.device import find_arm_device
+from meshrt.arm.soc import Soc
 from meshrt.errors import LimitError, UsageError
 from meshrt.models.errors import ModelError
-from meshrt.models.graph import read_graph, run_graph
+from meshrt.models.graph import Graph, Input, Node, read_graph, run_graph
+from meshrt.programs.arm.graph import run_operators
 from meshrt.programs.feeding import told
+from meshrt.ranks.board import Board
+from meshrt.ranks.control import Control
 
 GRAPHS: dict[str, Any] = {"mlp": mlp, "attention": attention_block, "functions": functions}
 IDS = np.array([[3, 0, 16, 7, 7, 2]])
@@ -65,6 +71,29 @@ def test_the_mesh_computes_what_onnx_says(name: str, mesh: tuple[int, int], comm
     report = run_report(comm, "graph", mesh, **options(name, tmp_path))
     check(name, tmp_path)
     assert report["result"]["max_rel_error"] < 1e-6
+
+
+@pytest.mark.parametrize("m, k, n, cores", [(1, 64, 96, 1), (1, 64, 96, 8), (4, 100, 300, 3), (8, 17, 9, 2)])
+def test_a_cold_product_reads_all_of_both_operands_from_dram(m: int, k: int, n: int, cores: int) -> None:
+    """Once, though cores' strips of a matrix meet within a piece of 8 KiB; what comes out is in the SLC."""
+    node, takes = Node("MatMul", "product", ("x", "w"), "y", {}), (Input("x", "float32", (m, k)),)
+    soc = Soc(find_arm_device("n2x8"), cores, Control(Alone(), Board.alone(), "test"))
+    x, w = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
+    run_operators(soc, Graph(takes, ("y",), (node,), {"w": w}), {"x": x})
+    assert soc.system["dram_read"] == x.nbytes + w.nbytes and soc.system["dram_written"] == 0
+    written = sum(core.counts["slc_bytes"] for core in soc.mine) - sum(core.counts["l2_bytes"] for core in soc.mine)
+    assert written == 4 * m * n
+
+
+@pytest.mark.parametrize("shape, nbytes", [((100,), 8 * 400), ((1, 1), 8 * 4), ((16, 1), 16 * 4), ((16, 100), 6400)])
+def test_what_is_repeated_for_all_rows_is_read_by_every_core(shape: tuple[int, ...], nbytes: int) -> None:
+    """Each of eight cores adds two rows of 100: of a bias it needs all, of a column two numbers."""
+    inputs = Input("x", "float32", (16, 100)), Input("b", "float32", shape)
+    soc = Soc(find_arm_device("n2x8"), 8, Control(Alone(), Board.alone(), "test"), payload=False)
+    feeds = {each.name: np.zeros(each.shape, np.float32) for each in inputs}
+    run_operators(soc, Graph(inputs, ("y",), (Node("Add", "sum", ("x", "b"), "y", {}),), {}), feeds)
+    assert sum(core.counts["l2_bytes"] for core in soc.mine) == 16 * 400 + nbytes
+    assert soc.system["dram_read"] == 16 * 400 + 4 * np.zeros(shape).size
 
 
 @pytest.mark.mpi(ranks=[2, 4, 6])

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from meshrt.arm.cache import PIECE, CachePieces
+from meshrt.arm.cache import CachePieces, stretch
 from meshrt.arm.core import Team
 from meshrt.arm.isa import ld1, of, st1
 from meshrt.arm.kernel import MicroKernel
@@ -42,8 +42,13 @@ class LaneMoves:
         numbers = self.numbers[units[0] : units[-1] + 1].reshape(-1)
         low, high = self.begins[operand : operand + 2]
         lines = np.unique((numbers[(numbers >= low) & (numbers < high)] - low) * self.itemsize // LINE)
-        pieces, counts = np.unique(lines * LINE // PIECE * PIECE, return_counts=True)
-        return [((buffer, 0, int(at)), LINE * int(count)) for at, count in zip(pieces, counts, strict=True)]
+        if not lines.size:
+            return []
+        runs = np.split(lines, np.flatnonzero(np.diff(lines) > 1) + 1)
+        end = (high - low) * self.itemsize
+        return [
+            piece for run in runs for piece in stretch(buffer, 0, int(run[0]) * LINE, min(int(run[-1] + 1) * LINE, end))
+        ]
 
 
 def moves_of(node: Node, given: Sequence[Array], whole: Array) -> LaneMoves:
