@@ -225,6 +225,24 @@ def test_nor_where_the_same_routes_were_used_on_other_lines_first(before: list[b
     assert measured(block)["out_of_order"]["packets"] == 0
 
 
+@pytest.mark.mpi(ranks=[1, 2, 4])
+def test_nor_where_other_cores_used_the_same_routes_first(comm):
+    """Core 1 to core 2 at cycle 100; then from core 3 to core 2, and from core 0 past core 1, by the same routes."""
+    block = new_block(comm, (4, 1), "wse2")
+    block.clock.state[TIME] += own(block, np.array([[0.0, 100.0, 0.0, 0.0]]))
+    tiles = np.zeros((*block.shape, 4), np.float32)
+    with (
+        installed(block, "x", [routes.Route(1, (2,))]) as short,
+        installed(block, "x", [routes.Route(0, (2,)), routes.Route(3, (2,))]) as other,
+    ):
+        flights = [fabric.send(block, short, tiles)]
+        flights += [fabric.send(block, other, tiles, positions=marks(4, [source])) for source in (3, 0)]
+        for flight in flights:
+            receiving.receive(block, flight)
+    assert whole(block, block.clock.state[TIME]).tolist() == [[0, 100, 100 + 1 + 4, 0]]
+    assert measured(block)["out_of_order"]["packets"] == 0
+
+
 @pytest.mark.mpi(ranks=[1, 4])
 def test_heads_that_ask_together_go_in_the_order_of_the_program_on_a_path_and_a_line_too(comm):
     """From core 0 along a path past core 1, and from core 1 at cycle 1: both ask for the link to core 2 then."""

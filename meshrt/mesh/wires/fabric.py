@@ -80,7 +80,7 @@ class Prepared:
     views: tuple[View, ...]
     nbytes: int  # of a tile
     apart: bool  # no two of its routes share a link; see order.py
-    everywhere: bool  # it goes on all of the channel's lines
+    whole: bool  # from all of the channel's sources on all of its lines; the same on all ranks
     unwatched: Passage
     watched: Passage
     lanes: dict[View, Lane]  # made when something is sent
@@ -102,9 +102,10 @@ def prepare(
         busy = block.device.busy_cycles(nbytes)
         taking = streaming_cycles(block, tiles) if stream else busy
         apart = not cache["trace"].meets and not block.tables.epoch
-        everywhere = not schedule.idle and (lines is None or bool(lines[channel.lines].all()))
+        whole = positions is None or bool(positions[channel.sources].all())
+        whole = whole and (lines is None or bool(lines[channel.lines].all()))
         passage = Passage(busy, taking, stream)
-        prepared = Prepared(schedule, views, nbytes, apart, everywhere, passage, replace(passage, watch=True), {})
+        prepared = Prepared(schedule, views, nbytes, apart, whole, passage, replace(passage, watch=True), {})
         cache[key] = prepared
     return prepared
 
@@ -152,8 +153,8 @@ def _passage(block: Cores, channel: Channel, prepared: Prepared) -> Passage:
         block.clock.heads.append(waiting)
         block.clock.started += 1
         return replace(passage, waiting=waiting)
-    apart, everywhere = prepared.apart, prepared.everywhere
-    watch = order.begin_use(block, channel, schedule, prepared.views, apart, everywhere, passage.busy)
+    apart, whole = prepared.apart, prepared.whole
+    watch = order.begin_use(block, channel, schedule, prepared.views, apart, whole, passage.busy)
     return prepared.watched if watch else passage
 
 

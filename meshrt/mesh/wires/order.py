@@ -70,13 +70,13 @@ def before_use(block: Cores, schedule: "Schedule", views: "tuple[View, ...]") ->
 
 
 def begin_use(
-    block: Cores, channel: Channel, schedule: "Schedule", views: "tuple[View, ...]", apart: bool, everywhere: bool,
+    block: Cores, channel: Channel, schedule: "Schedule", views: "tuple[View, ...]", apart: bool, whole: bool,
     busy: float,
 ) -> bool:  # fmt: skip
     """A transfer begins: must its heads be checked at links, and be kept? All ranks find the same.
 
-    Not where its channel was there, on all of its lines (`everywhere`), nobody else has been on its links since, and no
-    two of its routes share a link (`apart`): what comes from the same cores the same way stays in order.
+    Not where its channel was there, from all sources on all lines (`whole`), nobody else has been on its links since,
+    and no two of its routes share a link (`apart`): what comes from the same cores the same way stays in order.
     """
     if channel.axis is None or schedule.whole_block or not apart:
         end_of_use(block)
@@ -91,7 +91,7 @@ def begin_use(
         return False
     for other in give_way(users, channel):
         _end(block, users.pop(other))
-    if everywhere:
+    if whole:
         users[channel] = {}
     return True
 

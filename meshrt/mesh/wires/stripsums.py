@@ -141,7 +141,7 @@ def _begin_use(
                 _, length = making.lasted.get(id(busy), (None, busy))
                 begins.append((steps.END, [*links, length, *([] if since is None else [since[number]])]))
                 making.befores += [] if since is None else [since[number]]
-    if prepared.everywhere:
+    if prepared.whole:
         users[channel] = {}
     return True, begins
 

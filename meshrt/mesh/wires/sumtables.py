@@ -148,7 +148,7 @@ def _begin_use(making: Summing, channel: Channel, prepared: Prepared) -> bool:
                 if free:
                     at = 0 if since is None else making.at(since[number])
                     making.row(rows.END, asked_at, free, making.at(busy), 0, 0, idle, at)
-    if prepared.everywhere:
+    if prepared.whole:
         users[channel] = {}
     return True
 
