@@ -22,9 +22,7 @@ class Costs:
     task: float = 1.0  # (fit) to take up a task
     map_start: float = 10.5  # (fit) of @map
     map_step: float = 2.0  # of @map, beside what the function does
-    bank: float = (
-        1.5  # a step of as many numbers as memory gives at once, without a known rule (machine/banks.py): the mean
-    )
+    bank: float = 1.5  # a step of as many numbers as memory gives at once, where no rule is known: the mean (banks.py)
     hop: float = 2.04  # from router to router
     ramp: float = 9.8  # from a core's operation to the next core's, without the hops between
     queue: int = 14  # wavelets that wait at a core before its router holds back

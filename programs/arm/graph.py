@@ -160,10 +160,7 @@ def numbers(soc: Soc, node: Node, given: Sequence[Array], sources: Sequence[int]
                     core.caches.read(_share(buffer, operand, share))
                     continue
                 needed = np.broadcast_to(places[at], whole.shape).flat[units[0] * lanes : (units[-1] + 1) * lanes]
-                begin, end = (
-                    int(needed.min()),
-                    int(needed.max()) + 1,
-                )  # rows that all cores' stretches need are read by each
+                begin, end = int(needed.min()), int(needed.max()) + 1  # what all cores' stretches need each reads
                 core.caches.read(stretch(buffer, 0, begin * operand.itemsize, end * operand.itemsize))
             core.caches.write(_share(target, whole, share))
         own = [operand[units_of(team)] if soc.payload else None for operand in operands]

@@ -1,4 +1,4 @@
-/* What core.py, pending.py and wafer.py (machine/) do, for programs without switches, FIFOs and streams: the Python is the
+/* What core.py, pending.py and wafer.py do, for programs without switches, FIFOs and streams: the Python is the
    definition, and this gives the same bits. An event has the same time and the same place in the order; every sum of
    times is made of the same numbers one after the other, and the compiler may fuse none of them.
 
